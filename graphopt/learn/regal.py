@@ -314,36 +314,43 @@ class States(NamedTuple):
     mean: Tensor  # [G, P] of the graphs' actions
 
 
+class Indices(NamedTuple):
+    """Distributions of the ops' actions."""
+
+    log_p: Tensor  # [N, A, k] log-probabilities of every index
+    best: Tensor  # [N, A] the most probable index
+
+
 class Policy(nn.Module):
     """p(y | G): samples of actions and their log-probabilities."""
 
     def __init__(self, encoder: Encoder, heads: Heads) -> None:
         super().__init__()
         self.encoder, self.heads = encoder, heads
-        recurrent = heads.width if heads.kind == "autoregressive" else 0
-        state = encoder.width + recurrent
-        self.placement = ActionHead(state, len(MEMBERSHIPS), heads.width, 2)
-        self.scheduling = ActionHead(state, len(ORDERS), heads.width, 2)
-        self.elite_bias = ActionHead(state, len(ORDERS), heads.width, 1)
-        prior, by_live = prior_actions(heads)
-        self.graph_mean = nn.Linear(encoder.width, len(prior))
-        self.describe = nn.Linear(len(DESCRIPTORS), len(prior), bias=False)
-        nn.init.zeros_(self.graph_mean.weight)
-        nn.init.zeros_(self.describe.weight)
-        with torch.no_grad():
-            self.graph_mean.bias.copy_(prior)
-            self.describe.weight[:, DESCRIPTORS.index("live")] = by_live
-        spreads = torch.tensor([heads.graph_spread] * (len(prior) - 2) + [heads.strength_spread] * 2)
-        self.log_graph_spread = nn.Parameter(spreads.clamp(min=1e-6).log())
+        self.recurrent = heads.width if heads.kind == "autoregressive" else 0
+        self.state = encoder.width + self.recurrent  # width of what the heads read of an op
+        self.log_graph_spread = nn.Parameter(torch.zeros(0))
         self.log_op_spread = nn.Parameter(torch.full((KINDS,), math.log(heads.op_spread)))
-        if recurrent:
-            self.memory = nn.GRU(encoder.width + KINDS, recurrent)
+
+    def means(self, graph: Tensor, observation: REGALObservation) -> Tensor:
+        """[G, P] means of the graphs' actions, from their states [G, width]."""
+        return graph[:, :0]
+
+    def used_by_graph(self, use: "Use") -> Tensor:
+        """[P] 1 for the actions of a graph that reach a head in use."""
+        return self.log_graph_spread.detach()
+
+    def indices(self, observation: REGALObservation, states: States, graph: Tensor, memory: Tensor | None = None
+                ) -> Indices:  # fmt: skip
+        """Of the ops' actions, given those of the graphs [G, P]: (mean, variance) per device, of the priority, then
+        the elite bias. memory: [N, W] of the decisions before, where heads are autoregressive."""
+        raise NotImplementedError
 
     def encode(self, observation: REGALObservation) -> States:
         h_ND, g_GD = self.encoder(observation.data, observation.order)
         count = observation.data.num_ops
         return States(h_ND, torch.repeat_interleave(torch.arange(len(count), device=h_ND.device), count),
-                      self.graph_mean(g_GD) + self.describe(observation.whole))  # fmt: skip
+                      self.means(g_GD, observation))  # fmt: skip
 
     def propose(self, observation: REGALObservation, samples: int) -> Action:
         """Sampled actions, those of graphs in opposite pairs; with 0 samples the most probable ones, S = 1."""
@@ -354,7 +361,7 @@ class Policy(nn.Module):
         if self.heads.kind == "autoregressive":
             return Action(graph, self._in_turn(observation, states, graph, samples > 0))
         return Action(
-            graph, torch.stack([self._draw(self.centres(observation, states, g), samples > 0) for g in graph])
+            graph, torch.stack([_draw(self.indices(observation, states, g), samples > 0) for g in graph])
         )
 
     def log_prob(self, observation: REGALObservation, action: Action) -> tuple[Tensor, Tensor, Tensor]:
@@ -365,45 +372,20 @@ class Policy(nn.Module):
         if self.heads.kind == "autoregressive":
             log_p = self._teacher_forced(observation, states, action)
         else:
-            log_p = torch.stack([self.log_probs(self.centres(observation, states, row)) for row in action.graph])
+            log_p = torch.stack([self.indices(observation, states, row).log_p for row in action.graph])
         of_op = log_p.gather(-1, action.op[..., None]).squeeze(-1)
         return of_graph, of_op, -(log_p.exp() * log_p).sum(-1).mean()
 
-    def centres(self, observation: REGALObservation, states: States, graph: Tensor, memory: Tensor | None = None
-                ) -> Tensor:  # fmt: skip
-        """[N, A] centres of the ops' actions, given those of the graphs [G, P]: (mean, variance) per device, of the
-        priority, then the elite bias. memory: [N, W] of the decisions before, where heads are autoregressive."""
-        own = states.op if memory is None else torch.cat([states.op, memory], 1)
-        place, order, bias, strength = graph[states.graph_of].split_with_sizes([*self._sizes, 2], 1)
-        affinity = self.placement(own, observation.member, place)
-        priority = self.scheduling(own, observation.order, order)
-        return torch.cat([weakened(affinity, strength[:, :1, None]).flatten(1), weakened(priority, strength[:, 1:]),
-                          self.elite_bias(own, observation.order, bias)], 1)  # fmt: skip
-
-    @property
-    def _sizes(self) -> list[int]:
-        return [self.placement.size, self.scheduling.size, self.elite_bias.size]
-
-    def used_by_graph(self, use: "Use") -> Tensor:
-        """[P] 1 for the actions of a graph that reach a head in use."""
-        heads = (use.placement, use.scheduling, use.elite_bias, use.placement, use.scheduling)
-        used = [on for on, size in zip(heads, [*self._sizes, 1, 1], strict=True) for _ in range(size)]
-        return torch.tensor(used, device=self.log_op_spread.device).float()
-
-    def log_probs(self, centres: Tensor) -> Tensor:
-        """[N, A, k] log-probabilities of every index."""
+    def normal(self, centres: Tensor) -> Indices:
+        """Discretised normals around centres [N, A]; the best index is the nearest, of two the lower."""
         devices = (centres.shape[1] - 3) // 2
         kind = torch.tensor([0, 1] * devices + [2, 3, 4], device=centres.device)
         spread = self.log_op_spread[kind].exp().clamp(0.25, LEVELS)
         index = torch.arange(LEVELS, device=centres.device)
+        best = torch.ceil(centres - 0.5).clamp(0, LEVELS - 1).long()
         centres = centres.clamp(-1.0, float(LEVELS))
-        return torch.log_softmax(-0.5 * ((index - centres[:, :, None]) / spread[:, None]) ** 2, -1)
-
-    def _draw(self, centres: Tensor, sample: bool) -> Tensor:
-        """[N, A] indices, sampled or the most probable ones: the nearest, of two the lower."""
-        if not sample:
-            return torch.ceil(centres - 0.5).clamp(0, LEVELS - 1).long()
-        return torch.multinomial(self.log_probs(centres).exp().reshape(-1, LEVELS), 1).reshape(centres.shape)
+        distance = (index - centres[:, :, None]) / spread[:, None]
+        return Indices(torch.log_softmax(-0.5 * distance**2, -1), best)
 
     # ---- autoregressive heads: ops in topological order, each sees what was decided before
 
@@ -417,7 +399,7 @@ class Policy(nn.Module):
             here = REGALObservation(None, observation.order[n].expand(count, -1),
                                     observation.member[n].expand(count, -1, -1), observation.whole)  # fmt: skip
             one = States(states.op[n].expand(count, -1), torch.arange(count, device=graph.device), states.mean)
-            rows.append(self._draw(self.centres(here, one, graph[:, g], memory[0]), sample))
+            rows.append(_draw(self.indices(here, one, graph[:, g], memory[0]), sample))
             _, memory = self.memory(torch.cat([one.op, summary(rows[-1])], 1)[None], memory)
         return torch.stack(rows, 1)
 
@@ -429,7 +411,84 @@ class Policy(nn.Module):
             after, _ = self.memory(part.transpose(0, 1))
             before.append(torch.cat([torch.zeros_like(after[:1]), after[:-1]]).transpose(0, 1))
         given = zip(action.graph, torch.cat(before, 1))
-        return torch.stack([self.log_probs(self.centres(observation, states, g, m)) for g, m in given])
+        return torch.stack([self.indices(observation, states, g, m).log_p for g, m in given])
+
+
+class GraphPolicy(Policy):
+    """Ours: it reads orders, parts and descriptors, and has actions of the graph."""
+
+    def __init__(self, encoder: Encoder, heads: Heads) -> None:
+        super().__init__(encoder, heads)
+        self.placement = ActionHead(self.state, len(MEMBERSHIPS), heads.width, 2)
+        self.scheduling = ActionHead(self.state, len(ORDERS), heads.width, 2)
+        self.elite_bias = ActionHead(self.state, len(ORDERS), heads.width, 1)
+        prior, by_live = prior_actions(heads)
+        self.graph_mean = nn.Linear(encoder.width, len(prior))
+        self.describe = nn.Linear(len(DESCRIPTORS), len(prior), bias=False)
+        nn.init.zeros_(self.graph_mean.weight)
+        nn.init.zeros_(self.describe.weight)
+        with torch.no_grad():
+            self.graph_mean.bias.copy_(prior)
+            self.describe.weight[:, DESCRIPTORS.index("live")] = by_live
+        spreads = torch.tensor([heads.graph_spread] * (len(prior) - 2) + [heads.strength_spread] * 2)
+        self.log_graph_spread = nn.Parameter(spreads.clamp(min=1e-6).log())
+        if self.recurrent:
+            self.memory = nn.GRU(encoder.width + KINDS, self.recurrent)
+
+    @property
+    def _sizes(self) -> list[int]:
+        return [self.placement.size, self.scheduling.size, self.elite_bias.size]
+
+    def means(self, graph: Tensor, observation: REGALObservation) -> Tensor:
+        out: Tensor = self.graph_mean(graph) + self.describe(observation.whole)
+        return out
+
+    def used_by_graph(self, use: "Use") -> Tensor:
+        heads = (use.placement, use.scheduling, use.elite_bias, use.placement, use.scheduling)
+        used = [on for on, size in zip(heads, [*self._sizes, 1, 1], strict=True) for _ in range(size)]
+        return torch.tensor(used, device=self.log_op_spread.device).float()
+
+    def indices(self, observation: REGALObservation, states: States, graph: Tensor, memory: Tensor | None = None
+                ) -> Indices:  # fmt: skip
+        own = states.op if memory is None else torch.cat([states.op, memory], 1)
+        place, order, bias, strength = graph[states.graph_of].split_with_sizes([*self._sizes, 2], 1)
+        affinity = self.placement(own, observation.member, place)
+        priority = self.scheduling(own, observation.order, order)
+        return self.normal(torch.cat([weakened(affinity, strength[:, :1, None]).flatten(1),
+                                      weakened(priority, strength[:, 1:]),
+                                      self.elite_bias(own, observation.order, bias)], 1))  # fmt: skip
+
+
+class PublishedPolicy(Policy):
+    """As published: it reads the encoder's features alone, has an output for every device and action, and starts from
+    uniform keys (`op_spread` around them). categorical: a softmax over the k indices, not a discretised normal."""
+
+    def __init__(self, encoder: Encoder, heads: Heads, devices: int, categorical: bool) -> None:
+        super().__init__(encoder, heads)
+        self.categorical = categorical
+        uniform = torch.tensor([[MIDDLE, UNIFORM_VARIANCE] * (devices + 1) + [0.4 * LEVELS - 0.5]])  # rho = 0.7
+        start = self.normal(uniform).log_p[0].detach() if categorical else uniform.T / LEVELS  # [A, k] or [A, 1]
+        self.output = nn.Sequential(nn.Linear(self.state, heads.width), nn.GELU(), nn.Linear(heads.width, start.numel()))
+        nn.init.zeros_(self.output[-1].weight)
+        with torch.no_grad():
+            self.output[-1].bias.copy_(start.flatten())
+        if self.recurrent:
+            self.memory = nn.GRU(encoder.width + KINDS, self.recurrent)
+
+    def indices(self, observation: REGALObservation, states: States, graph: Tensor, memory: Tensor | None = None
+                ) -> Indices:  # fmt: skip
+        out: Tensor = self.output(states.op if memory is None else torch.cat([states.op, memory], 1))
+        if not self.categorical:
+            return self.normal(out * LEVELS)
+        log_p = torch.log_softmax(out.view(len(out), -1, LEVELS), -1)
+        return Indices(log_p, log_p.argmax(-1))
+
+
+def _draw(indices: Indices, sample: bool) -> Tensor:
+    """[N, A] indices, sampled or the most probable ones."""
+    if not sample:
+        return indices.best
+    return torch.multinomial(indices.log_p.exp().reshape(-1, LEVELS), 1).reshape(indices.best.shape)
 
 
 def summary(actions: Tensor) -> Tensor:
@@ -473,14 +532,19 @@ class REGAL(Learner):
     """yaml: conf/algo/regal.yaml explains every hyper-parameter."""
 
     applies_train_mask = True
-    network_settings = frozenset({"heads", "use"})
+    network_settings = frozenset({"actions", "heads", "use"})
     training_only = ("critic.", "value.")
 
     def __init__(self, *, name: str, task: AssignTask, cost: CostModel, encoder: Encoder, seed: int,
-                 evolution: Evolution, use: Use, heads: Heads, learning: ReinforceSettings) -> None:  # fmt: skip
+                 evolution: Evolution, use: Use, actions: Literal["graph", "ordinal", "categorical"], heads: Heads,
+                 learning: ReinforceSettings) -> None:  # fmt: skip
+        """actions: of whole graphs, too, or of the ops alone, as published."""
         super().__init__(name=name, task=task, cost=cost, seed=seed)
-        self.evolution, self.use, self.learning = evolution, use, learning
-        self.policy = Policy(encoder, heads)
+        self.evolution, self.use, self.learning, self.published = evolution, use, learning, actions != "graph"
+        self.policy = (
+            PublishedPolicy(encoder, heads, task.machine.num_devices, actions == "categorical")
+            if self.published else GraphPolicy(encoder, heads)
+        )  # fmt: skip
         self.critic, self.value = deepcopy(encoder), nn.Linear(encoder.width, 1)
         nn.init.zeros_(self.value.weight)
         nn.init.constant_(self.value.bias, -1.0)  # the reward of standard BRKGA
@@ -492,11 +556,14 @@ class REGAL(Learner):
         return len(ORDERS)
 
     def made_for(self) -> dict[str, Any]:
-        """What its heads read; one policy serves any task and any number of devices."""
+        """What its heads read; one policy serves any task and, unless it is as published, any number of devices."""
+        if self.published:
+            return {"devices": self.task.machine.num_devices}
         return {"inputs": [*ORDERS, *MEMBERSHIPS, *DESCRIPTORS]}
 
     def configure_optimizers(self) -> Any:
-        common = [self.policy.graph_mean.bias, self.policy.describe.weight]
+        policy = self.policy
+        common = [policy.graph_mean.bias, policy.describe.weight] if isinstance(policy, GraphPolicy) else []
         others = [parameter for parameter in self.parameters() if not any(parameter is one for one in common)]
         groups: list[dict[str, Any]] = [{"params": others}, {"params": common, "lr": self.learning.graph_rate}]
         optimizer = torch.optim.Adam(groups, lr=self.learning.rate)
@@ -542,9 +609,16 @@ class REGAL(Learner):
     def observe(self, graphs: list[Graph]) -> REGALObservation:
         """The policy's input for a batch of graphs."""
         data = batch([graph_features(graph, self.task.machine) for graph in graphs]).to(self.device)
-        read = zip(*(inputs(graph, self.task) for graph in graphs), strict=True)
+        read = zip(*(self._inputs(graph) for graph in graphs), strict=True)
         order, member, whole = (torch.from_numpy(np.concatenate(part)).to(self.device) for part in read)
         return REGALObservation(data, order, member, whole)
+
+    def _inputs(self, graph: Graph) -> Inputs:
+        """Zeros for a policy as published."""
+        if not self.published:
+            return inputs(graph, self.task)
+        shapes = (graph.num_ops, len(ORDERS)), (graph.num_ops, 0, len(MEMBERSHIPS)), (1, len(DESCRIPTORS))
+        return Inputs(*(np.zeros(shape, np.float32) for shape in shapes))
 
     def _rewards(self, graphs: list[Graph], actions: NDArray[np.int64]) -> F64:
         """[S, G] -o_a / o_s. The samples of a graph share their random numbers."""

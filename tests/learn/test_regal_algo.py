@@ -24,8 +24,9 @@ from graphopt.learn.regal import (
     MEMBERSHIPS,
     ORDERS,
     REGAL,
+    GraphPolicy,
     Heads,
-    Policy,
+    PublishedPolicy,
     REGALObservation,
     ReinforceSettings,
     Use,
@@ -63,15 +64,15 @@ def task(name: str = "placement_scheduling", on: str = "gpu2") -> AssignTask:
     return made
 
 
-def untrained(kind: Literal["independent", "autoregressive"] = "independent") -> Policy:
+def untrained(kind: Literal["independent", "autoregressive"] = "independent") -> GraphPolicy:
     torch.manual_seed(0)
     node = registry.option("encoder", "graphsage") | {"width": 8, "layers": 1}
     heads = Heads(kind=kind, width=8, op_spread=1.0, graph_spread=1.0, strength_spread=0.4, placement_prior=0.2,
                   caution_prior=0.2, placement_variance=3.0)  # fmt: skip
-    return Policy(construct(node, "encoder", {"extra_width": len(ORDERS)}), heads)
+    return GraphPolicy(construct(node, "encoder", {"extra_width": len(ORDERS)}), heads)
 
 
-def policy(kind: Literal["independent", "autoregressive"] = "independent") -> Policy:
+def policy(kind: Literal["independent", "autoregressive"] = "independent") -> GraphPolicy:
     made = untrained(kind)
     for head in (made.placement, made.scheduling, made.elite_bias):  # so that what is trained matters
         torch.nn.init.normal_(head.out.weight, std=0.1)
@@ -228,7 +229,8 @@ def simulator(objective: str = "peak_memory") -> CostModel:
 
 
 def regal(cost: CostModel, *, flags: tuple[bool, bool, bool] = (True, True, True), prior: float = 0.2,
-          on: str = "placement_scheduling", evals: int = 60, rate: float = 1e-3) -> REGAL:  # fmt: skip
+          on: str = "placement_scheduling", evals: int = 60, rate: float = 1e-3,
+          actions: Literal["graph", "ordinal", "categorical"] = "graph") -> REGAL:  # fmt: skip
     node = registry.option("encoder", "graphsage") | {"width": 8, "layers": 1}
     net = encoder({"algo": registry.option("algo", "regal"), "encoder": node, "seed": 0}, task(on))
     heads = Heads(kind="independent", width=8, op_spread=0.7, graph_spread=1.0, strength_spread=0.4,
@@ -237,7 +239,7 @@ def regal(cost: CostModel, *, flags: tuple[bool, bool, bool] = (True, True, True
                         graph_rate=0.3, halved_after=200.0, gradient_clip=1.0)  # fmt: skip
     use = Use(placement=flags[0], scheduling=flags[1], elite_bias=flags[2])
     return REGAL(name="regal", task=task(on), cost=cost, encoder=net, seed=0, evolution=EVOLUTION, use=use,
-                 heads=heads, learning=learning)  # fmt: skip
+                 actions=actions, heads=heads, learning=learning)  # fmt: skip
 
 
 def graph(ops: int = 40, seed: int = 0) -> Graph:
