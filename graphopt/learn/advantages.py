@@ -22,7 +22,7 @@ import json
 import re
 import threading
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -33,7 +33,7 @@ from numpy.typing import NDArray
 
 from graphopt import cache_dir
 from graphopt.core.errors import UserError, writing
-from graphopt.core.graph import F64, I64, Graph
+from graphopt.core.graph import F64, I64, Bool, Graph
 from graphopt.core.plan import Decision, named_counts
 from graphopt.core.utils.commit import commit
 from graphopt.core.utils.limits import MIB, read_npz
@@ -215,7 +215,8 @@ class TrainingExample:
     decision: Decision  # [N, H]
     row: I64  # [L] slots, indices into `Slots`
     advantage: F64  # [L, K] f of every choice; nan where there is none, or a price is infinite
-    important: NDArray[np.bool_]  # [L, K] among the largest of the graph in size
+    known: Bool  # [L, K] what may be learned: not f of the first choice, which is 0, nor of ops that are held out
+    important: Bool  # [L, K] of these, among the largest of the graph in size
 
 
 class ExampleSet:
@@ -225,10 +226,10 @@ class ExampleSet:
     say, since they are most of them on some graphs. largest: size from which an advantage is among the `share` largest.
     """
 
-    def __init__(self, shards: Sequence[Samples], share: float, least: int) -> None:
+    def __init__(self, shards: Sequence[Samples], share: float, least: int, taught: Bool | None = None) -> None:
         """share: of the samples that count as important. least: decisions with fewer labels are not drawn, where there
-        are others: a network reads the whole graph for them."""
-        self._shards = shards
+        are others: a network reads the whole graph for them. taught: [M] slots that teach; all by default."""
+        self._shards, self._taught = shards, taught
         prices = np.concatenate([np.asarray(samples.price) for samples in shards])
         self.sigma = typical(prices) or 1.0
         size = np.abs(advantages(prices)[:, 1:])
@@ -237,19 +238,61 @@ class ExampleSet:
         moments = [(i, *run) for i, samples in enumerate(shards) for run in samples.moments()]
         enough = [moment for moment in moments if moment[2] - moment[1] >= least]
         self.moments = enough or moments
-        labels = np.array([last - first for _, first, last in self.moments])
-        self._cumulative = np.cumsum(labels / labels.sum())
-
-    def draw(self, rng: np.random.Generator) -> TrainingExample:
-        """Every label equally often."""
-        return self.at(min(int(np.searchsorted(self._cumulative, rng.random())), len(self.moments) - 1))
 
     def at(self, moment: int) -> TrainingExample:
         shard, first, last = self.moments[moment]
         samples = self._shards[shard]
-        advantage = advantages(np.asarray(samples.price[first:last]))
-        important = np.abs(advantage) >= max(self.largest, np.nextafter(0.0, 1.0))
-        return TrainingExample(samples.decision(first), samples.row[first:last].astype(np.int64), advantage, important)
+        row = samples.row[first:last].astype(np.int64)
+        return TrainingExample(samples.decision(first), row, *self._labels(row, samples.price[first:last]))
+
+    def _labels(self, row: I64, price: F64) -> tuple[F64, Bool, Bool]:
+        """(f, known, important) of visits, [V, K] each."""
+        advantage = advantages(np.asarray(price))
+        known = np.isfinite(advantage)
+        known[:, 0] = False
+        if self._taught is not None:
+            known &= self._taught[row][:, None]
+        return advantage, known, known & (np.abs(advantage) >= max(self.largest, np.nextafter(0.0, 1.0)))
+
+    def counts(self) -> I64:
+        """[moments, 2] how many labels are known, and how many important, around each decision."""
+        totals = []
+        for samples in self._shards:
+            _, known, important = self._labels(samples.row.astype(np.int64), samples.price)
+            totals.append(np.concatenate([np.zeros((1, 2)), np.cumsum([known.sum(1), important.sum(1)], 1).T]))
+        return np.array([totals[i][last] - totals[i][first] for i, first, last in self.moments], np.int64)
+
+
+class SampleSet:
+    """All samples of all training graphs, and how often each is drawn (section 4.2).
+
+    With the probability `priority` a sample is one of those with the largest advantages of their graphs, each equally
+    often, else any of all. Samples around one decision are read together: a decision is drawn with the sum of the
+    probabilities of its samples, and each of these has its share of the loss, which is the same in expectation.
+    """
+
+    def __init__(self, graphs: Mapping[str, ExampleSet], priority: float | None) -> None:
+        """priority: null: every sample equally often."""
+        self._graphs = graphs
+        counts = [examples.counts() for examples in graphs.values()]
+        self.decisions = [(key, moment) for key, own in zip(graphs, counts) for moment in range(len(own))]
+        total = np.concatenate([np.zeros((0, 2)), *counts])
+        known, important = total.sum(0)
+        first = (priority or 0.0) if important else 0.0
+        self.each, self.each_important = (1.0 - first) / max(known, 1), first / max(important, 1)
+        self._cumulative = np.cumsum(total @ np.array([self.each, self.each_important]))
+
+    def probability(self, example: TrainingExample) -> F64:
+        """[L, K] with which a draw is each label."""
+        return np.asarray(self.each * example.known + self.each_important * example.important)
+
+    def draw(self, rng: np.random.Generator) -> tuple[str, TrainingExample, F64]:
+        """(graph, decision, [L, K] shares of the loss, which sum to 1)."""
+        at = min(int(np.searchsorted(self._cumulative, rng.random(), "right")), len(self.decisions) - 1)
+        key, moment = self.decisions[at]
+        example = self._graphs[key].at(moment)
+        share = self.probability(example)
+        return key, example, share / max(share.sum(), np.nextafter(0.0, 1.0))
 
 
 def advantages(price: F64) -> F64:
@@ -282,12 +325,12 @@ class Collection:
     sweeps: Annotated[int, Between(0, 10_000)]  # of each chain; more of them later add to what is there
     temperature: Positive  # tau, in units of the median size of an advantage around the chain's start
     slots: Count  # most slots that a sweep visits; of larger graphs another random part each time
-    surveys: bool  # price all slots again around the decision at the end of every sweep
+    surveys: bool  # price all slots again around the decision at the end of every sweep; false: learn from visits alone
     workers: Workers  # graphs at a time
 
-    def names(self) -> list[str]:
-        """Of all shards of a complete store."""
-        turns = range(self.sweeps + 1)
+    def names(self, turns: Sequence[int] | None = None) -> list[str]:
+        """Of the shards of some turns; by default of all of a complete store."""
+        turns = range(self.sweeps + 1) if turns is None else turns
         return [shard_name(chain, start, turn) for chain, start in enumerate(self.chains) for turn in turns]
 
 

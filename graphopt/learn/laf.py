@@ -37,7 +37,7 @@ from graphopt.core.errors import ConfigError
 from graphopt.core.graph import F64, Graph
 from graphopt.core.plan import Decision
 from graphopt.core.utils.marks import Between, Count, NotNegative, Share, Whole
-from graphopt.learn.advantages import Collection, ExampleSet, TrainingExample, collect, compressed
+from graphopt.learn.advantages import Collection, ExampleSet, SampleSet, TrainingExample, collect, compressed
 from graphopt.learn.encoders.encoder import Encoder
 from graphopt.learn.encoders.features import batch, graph_features
 from graphopt.learn.learner import Learner, inference
@@ -62,8 +62,8 @@ class RegressionSettings:
     """The regression."""
 
     transform: Literal["log", "none"]  # of labels; none: one scale for all graphs
-    priority: Share | None  # share of the loss that important labels make; null: every label weighs the same
-    important: Share  # share of a graph's labels that is important: those with the largest |f|
+    priority: Share | None  # share of draws that are important samples; null: every sample equally often
+    important: Share  # share of a graph's samples that is important: those with the largest |f|
     least_labels: Whole  # decisions with fewer labels are not drawn, where there are others
     rate: NotNegative
     gradient_clip: NotNegative
@@ -129,6 +129,8 @@ class LAF(Learner):
         self.automatic_optimization = False
         self._seed = seed
         self._examples: dict[str, ExampleSet] = {}  # by graph hash
+        self._graphs: dict[str, Graph] = {}  # of the same
+        self._samples = SampleSet({}, None)  # of the training graphs
         self._unit = 1.0  # of labels without a transform
 
     @staticmethod
@@ -159,28 +161,37 @@ class LAF(Learner):
     def prepare_training(self, graphs: Sequence[Graph]) -> None:
         """Collects the samples that are not on disk yet, and reads them all. Their prices are training cost, also those
         that an earlier run has paid."""
-        self._read(graphs)
+        self._read(graphs, range(self.collection.surveys ^ 1, self.collection.sweeps + 1))
+        hashes = {graph.hash for graph in graphs} & self._examples.keys()
+        self._samples = SampleSet({key: self._examples[key] for key in sorted(hashes)}, self.learning.priority)
         self._unit = float(np.mean([examples.sigma for examples in self._examples.values()] or [1.0]))
 
-    def _read(self, graphs: Sequence[Graph]) -> None:
+    def _read(self, graphs: Sequence[Graph], turns: Sequence[int]) -> None:
+        """The samples of these turns of each chain."""
+        if not turns:
+            raise ConfigError("algo.collection.surveys=false learns from visits: set algo.collection.sweeps above 0")
         stores = collect(graphs, self.task, self.cost, self.collection, self._seed)
         learned = [graph for graph in graphs if len(slots_in(self.task, graph))]
         for graph, store in zip(learned, stores, strict=True):
-            shards = [store.read(name) for name in self.collection.names()]
-            self._examples[graph.hash] = ExampleSet(shards, self.learning.important, self.learning.least_labels)
+            shards = {name: store.read(name) for name in self.collection.names()}
+            read, taught = self.collection.names(turns), graph.train_mask[slots_in(self.task, graph).op]
+            self._examples[graph.hash] = ExampleSet(
+                [shards[name] for name in read], self.learning.important, self.learning.least_labels, taught
+            )
+            self._graphs[graph.hash] = graph
             if self.train_steps == 0:
-                self.train_evals += sum(samples.evals for samples in shards)
+                self.train_evals += sum(samples.evals for samples in shards.values())
 
     def training_step(self, graphs: list[Graph], batch_idx: int) -> None:
-        """One step of regression on a sampled decision of every graph."""
-        known = [graph for graph in graphs if graph.hash in self._examples]
-        if not known:
+        """One step of regression on sampled decisions of all graphs, as many as the trainer hands graphs over."""
+        if not self._samples.decisions:
             return
-        examples = [self._examples[graph.hash].draw(self._random) for graph in known]
-        predicted = self.predict(self.network, known, [example.decision for example in examples])
+        drawn = [self._samples.draw(self._random) for _ in graphs]
+        known = [self._graphs[key] for key, _, _ in drawn]
+        predicted = self.predict(self.network, known, [example.decision for _, example, _ in drawn])
         parts, losses = torch.split(predicted, [graph.num_ops for graph in known]), []
-        for graph, example, own in zip(known, examples, parts, strict=True):
-            slots, (label, weight) = slots_in(self.task, graph), self.labels(graph, example)
+        for graph, (_, example, share), own in zip(known, drawn, parts, strict=True):
+            slots, label, weight = slots_in(self.task, graph), self.labels(graph, example), share.astype(np.float32)
             op, head = (torch.from_numpy(part[example.row]).to(own.device) for part in (slots.op, slots.head))
             error_LK = own[op, head] - torch.from_numpy(label).to(own.device)
             losses.append((torch.from_numpy(weight).to(own.device) * error_LK**2).sum())
@@ -194,24 +205,14 @@ class LAF(Learner):
             optimizer.step()
         self.log_dict({"losses/regression": loss.detach(), "losses/gradient": norm})
 
-    def labels(self, graph: Graph, example: TrainingExample) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
-        """([L, K] what to predict, 0 where unknown; [L, K] weights, which sum to at most one). What is held out weighs
-        nothing."""
-        advantage, learning = example.advantage, self.learning
-        known = np.isfinite(advantage)
-        known[:, 0] = False  # f of the first choice is 0 by definition
-        known[~graph.train_mask[slots_in(self.task, graph).op[example.row]]] = False
-        value = np.where(known, advantage, 0.0)
+    def labels(self, graph: Graph, example: TrainingExample) -> NDArray[np.float32]:
+        """[L, K] what to predict, 0 where unknown."""
+        value = np.where(example.known, example.advantage, 0.0)
         if self.model.target == "magnitude":
             value = np.abs(value)
-        log = learning.transform == "log"
+        log = self.learning.transform == "log"
         label = compressed(value, self._examples[graph.hash].sigma) if log else value / self._unit
-        if learning.priority is None:
-            return label.astype(np.float32), (known / max(1, known.sum())).astype(np.float32)
-        chosen, rest = known & example.important, known & ~example.important
-        weight = learning.priority * chosen / max(1, chosen.sum())
-        weight += (1.0 - learning.priority) * rest / max(1, rest.sum())
-        return label.astype(np.float32), weight.astype(np.float32)
+        return label.astype(np.float32)
 
     # ---- solving
 
@@ -235,7 +236,7 @@ class LAF(Learner):
         graph: searches on a few graphs are too noisy to tell a trained network from an untrained one. Decisions around
         which all labels are equal say nothing."""
         if graph.hash not in self._examples:
-            self._read([graph])
+            self._read([graph], range(self.collection.sweeps + 1 if self.collection.surveys else 1))
         examples, slots, found = self._examples.get(graph.hash), slots_in(self.task, graph), list[float]()
         for moment in range(0 if examples is None else len(examples.moments)):  # none where nothing is to decide
             example = self._examples[graph.hash].at(moment)
@@ -266,6 +267,8 @@ class LearnedMutations:
         self._pool: list[int] = []
         self._left = 0  # picks before the next prediction
         self._tried = np.zeros(problem.graph.num_ops, np.bool_)
+        self._seen_from: Decision | None = None  # what was predicted last is of this decision
+        self._value = np.zeros(0)  # [N] what it is worth to mutate each op, by that
         self._seen: list[tuple[int, int, int, float]] = []  # (slot, choice before, choice after, change of score)
         self._optimizer: torch.optim.Optimizer | None = None  # of refits
         self._gain = np.zeros(0)  # [M] predicted, by the best other choice of each slot
@@ -300,10 +303,12 @@ class LearnedMutations:
     def _look(self, decision: Decision) -> None:
         """Predicts anew, and fills the pool with the most important ops."""
         self._left = self._guidance.refresh
-        predicted = self._predict(self._network, self._problem.graph, decision)
-        f_MK = predicted[self._slots.op, self._slots.head].detach().double().cpu().numpy()
-        value = np.full(self._problem.graph.num_ops, -np.inf)
-        np.maximum.at(value, self._slots.op, self._worth(f_MK, decision))
+        if self._seen_from is None or not np.array_equal(self._seen_from, decision):
+            predicted = self._predict(self._network, self._problem.graph, decision)
+            f_MK = predicted[self._slots.op, self._slots.head].detach().double().cpu().numpy()
+            self._seen_from, self._value = decision.copy(), np.full(self._problem.graph.num_ops, -np.inf)
+            np.maximum.at(self._value, self._slots.op, self._worth(f_MK, decision))
+        value = self._value
         ops = self._ops[~self._tried[self._ops]] if self._guidance.fresh else self._ops
         count = max(1, round(len(self._ops) * self._guidance.top / 100.0))
         least = np.sort(value[ops])[-min(count, len(ops))]
@@ -347,7 +352,7 @@ class LearnedMutations:
             self._optimizer.zero_grad()
             loss.backward()  # type: ignore[no-untyped-call]
             self._optimizer.step()
-        self._left = 0
+        self._left, self._seen_from = 0, None
 
 
 def correlation(true: F64, guess: F64) -> float:

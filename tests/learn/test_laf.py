@@ -17,7 +17,7 @@ from graphopt.core.graph import Graph
 from graphopt.core.machine import Machine
 from graphopt.core.plan import Decision
 from graphopt.core.utils import registry
-from graphopt.learn.advantages import Collection, ExampleSet, Samples, advantages, compressed
+from graphopt.learn.advantages import Collection, ExampleSet, Samples, SampleSet, advantages, compressed
 from graphopt.learn.laf import LAF, Guidance, LAFSearchSettings, LearnedMutations, Model, Refit, RegressionSettings
 from graphopt.problems.assignment import AssignProblem, AssignTask
 from graphopt.problems.cost_model import CostModel
@@ -77,16 +77,23 @@ def test_infinite_prices_are_no_labels() -> None:
     np.testing.assert_array_equal(np.isnan(found), [[False, True, False], [True] * 3, [False, False, True]])
 
 
-@pytest.mark.parametrize(("priority", "expected"), [(0.9, [0.9, 0.1 / 3, 0.1 / 3, 0.1 / 3]), (None, [0.25] * 4)])
-def test_the_largest_advantages_make_most_of_the_loss(priority: float | None, expected: list[float]) -> None:
-    graph, task = toy_graph(4), ToyTask({"inline": 2})
-    learner = laf(task, ToyCost(graph, 2), priority=priority, important=0.25)
-    learner._examples[graph.hash] = ExampleSet([samples([[4.0, 5.0], [4.0, 2.0], [9.0, 4.0], [3.0, 3.0]])], 0.25, 1)
-    label, weight = learner.labels(graph, learner._examples[graph.hash].at(0))
-    order = [2, 0, 1, 3]  # the largest first
-    np.testing.assert_allclose(weight[order, 1], expected, rtol=1e-6)
-    assert (weight[:, 0] == 0).all() and weight.sum() == pytest.approx(1.0)
-    np.testing.assert_allclose(label[:, 1], np.log1p(np.array([1, 2, 5, 0]) / 2.0), rtol=1e-6)
+def test_how_often_samples_are_drawn_by_hand() -> None:
+    """Two graphs, ten samples, two of them (-5 and 9) the largest tenth of their graph: nine draws of ten are these,
+    the tenth is any of the ten."""
+    one = ExampleSet([samples([[4.0, 5.0], [4.0, 2.0], [9.0, 4.0], [3.0, 3.0]])], 0.25, 1)
+    moving = replace(samples([[0.0, 9.0], *[[0.0, 1.0]] * 5]), changed_at=np.array([1], np.int32),
+                     changed_entry=np.array([1], np.int32), changed_to=np.array([1], np.int16))  # fmt: skip
+    both = SampleSet({"one": one, "two": ExampleSet([moving], 0.1, 1)}, 0.9)
+    assert both.decisions == [("one", 0), ("two", 0), ("two", 1)]
+    large, small = 0.9 / 2 + 0.1 / 10, 0.1 / 10
+    np.testing.assert_allclose(both.probability(one.at(0))[:, 1], [small, small, large, small])
+    rng, drawn = np.random.default_rng(0), [0.0, 0.0, 0.0]
+    for _ in range(3000):
+        key, example, share = both.draw(rng)
+        drawn[0 if key == "one" else 1 if len(example.row) == 2 else 2] += 1 / 3000
+        assert share.sum() == pytest.approx(1.0) and (share[:, 0] == 0).all()
+    assert drawn == pytest.approx([large + 3 * small, large + small, 4 * small], abs=0.03)
+    np.testing.assert_allclose(SampleSet({"one": one}, None).draw(rng)[2][:, 1], [0.25] * 4)
 
 
 def test_the_ablations_change_labels_only() -> None:
@@ -95,7 +102,7 @@ def test_the_ablations_change_labels_only() -> None:
     for name, changes in {"signed": {"model": Model(target="signed")}, "raw": {"transform": "none"}}.items():
         learner = laf(task, ToyCost(graph, 2), **changes)
         learner._examples[graph.hash] = ExampleSet([samples(price)], 0.5, 1)
-        found[name] = learner.labels(graph, learner._examples[graph.hash].at(0))[0][:, 1]
+        found[name] = learner.labels(graph, learner._examples[graph.hash].at(0))[:, 1]
     np.testing.assert_allclose(found["signed"], [np.log1p(1 / 2), -np.log1p(3 / 2)], rtol=1e-6)
     np.testing.assert_allclose(found["raw"], [1.0, 3.0])
 
@@ -107,7 +114,7 @@ def test_decisions_with_few_labels_are_drawn_only_where_there_are_no_others() ->
     assert ExampleSet([moving], 0.1, 1).moments == [(0, 0, 1), (0, 1, 2), (0, 2, 6)]
     assert ExampleSet([moving], 0.1, 3).moments == [(0, 2, 6)]
     assert len(ExampleSet([moving], 0.1, 9).moments) == 3
-    example = ExampleSet([moving], 0.1, 3).draw(np.random.default_rng(0))
+    example = ExampleSet([moving], 0.1, 3).at(0)
     assert example.decision[:, 0].tolist() == [1, 0, 0, 1, 0, 0] and example.row.tolist() == [2, 3, 4, 5]
 
 
@@ -229,14 +236,44 @@ def test_a_model_that_tells_no_ops_apart_has_no_skill(tmp_path: Path) -> None:
 
 
 def test_ops_that_are_held_out_teach_nothing(tmp_path: Path) -> None:
-    graph, learner = example_graph(), laf(folder=tmp_path)
-    learner.prepare_training([graph])
-    example = learner._examples[graph.hash].at(0)
-    op = slots_in(FUSION, graph).op[example.row]
+    graph = example_graph()
+    op = slots_in(FUSION, graph).op
     held = replace(graph, held_out=np.isin(np.arange(graph.num_ops), op[::2]))
-    weight, all_weights = learner.labels(held, example)[1], learner.labels(graph, example)[1]
-    taught = held.train_mask[op]
-    assert (weight[~taught] == 0).all() and weight[taught].sum() > 0 < all_weights[~taught].sum()
+    learner = laf(folder=tmp_path)
+    learner.prepare_training([held])
+    for _ in range(20):
+        _, example, share = learner._samples.draw(np.random.default_rng(0))
+        assert (share[~held.train_mask[op[example.row]]] == 0).all() and share.sum() == pytest.approx(1.0)
+
+
+def test_without_surveys_only_visits_teach_and_surveys_validate(tmp_path: Path) -> None:
+    graph, learner = example_graph(), laf(folder=tmp_path)
+    learner.collection = replace(learner.collection, surveys=False)
+    learner.prepare_training([graph])
+    slots = len(slots_in(FUSION, graph))
+    assert learner._samples.each * 0.9 == pytest.approx(0.09 / (2 * 3 * slots))  # 2 chains of 3 sweeps
+    assert learner.train_evals == 2 * (slots + 3 * slots)
+    unseen = random_graph(13, 60)
+    learner.validation_values(unseen)
+    assert [last - first for _, first, last in learner._examples[unseen.hash].moments] == [len(slots_in(FUSION, unseen))] * 2
+
+
+def test_predictions_are_asked_for_when_the_decision_has_changed() -> None:
+    problem, _ = toy_problem(8, {"inline": 2}, 10)
+    asked = []
+
+    def predict(network: nn.Module, graph: Graph, decision: Decision) -> torch.Tensor:
+        asked.append(decision[:, 0].tolist())
+        return torch.zeros(8, 1, 2)
+
+    guide = LearnedMutations(
+        problem, slots_of(problem), nn.Identity(), predict, True, replace(GUIDE, refresh=1), NO_REFIT
+    )
+    other = problem.initial.copy()
+    other[3] = 1
+    for decision in (problem.initial, problem.initial, other, other, other):
+        guide.pick(decision)
+    assert asked == [problem.initial[:, 0].tolist(), other[:, 0].tolist()]
 
 
 def test_collecting_is_training_cost_and_is_counted_once(tmp_path: Path) -> None:
