@@ -5,19 +5,20 @@ network that reads the graph and the current decision, from samples collected on
 (sections 3 and 4.1; graphopt.learn.advantages). The predictions say where progressive search mutates (section 4.3;
 graphopt.search.walks.local).
 
-The paper (its section)                    | Here
-labels by visits of Gibbs sampling (4.1)   | also surveys: all slots priced around one decision, read in one pass
-temperature tau: left open                 | in units of the median size of an advantage around the chain's start
-log-compressed on the graph's scale (4.2)  | the same; changes of exactly 0 are left out of the scale
-90 % of draws from the largest 10 % (4.2)  | by weights: these labels of a decision share 90 % of its loss
-|f| is regressed (4.2)                     | the same; `model.target=signed`: f, which pays (docs/results/laf.md)
-two choices                                | f of every choice but the first; an op counts by its largest |f|
-network, features: left open               | any encoder, each op's choice one-hot and its mask, a two-layer head
-top alpha % of the ops, uniformly (4.3)    | all ops at or above the quantile: a constant model is uniform search
-predictions of every decision (4.3)        | every `guide.refresh` mutations
--                                          | `guide.order=gain`: by the predicted gain instead of by size
--                                          | `guide.fresh`: no second try of an op before a neighbour has changed
--                                          | `refit.every`: learns on from the prices of its own search
+The paper (its section)                   | algo=laf_paper               | algo=laf
+labels by visits of Gibbs sampling (4.1)  | the same                     | also surveys of all slots around one decision
+temperature tau: open                     | in units of the median size of an advantage around the chain's start
+log-compressed by the median |f| (4.2)    | the same, without changes of exactly 0: on some graphs most are
+90 % of draws from the largest 10 % (4.2) | the same, the largest of each graph (graphopt.learn.advantages.SampleSet)
+|f| is regressed (4.2)                    | the same                     | `model.target=signed`: f, which pays
+two choices                               | f of every choice but the first; an op counts by its largest |f|
+network, features: open                   | any encoder, each op's choice one-hot and its mask, a two-layer head
+top alpha % of the ops (4.3); alpha: open | 10; all at or above the quantile: a constant model is uniform search
+predictions of every decision (4.3)       | the same                     | every `guide.refresh` mutations
+a k-neighbourhood mutates (4.3); k: open  | 1, each slot at a rate of .1 | the same, and the centre always
+-                                         | `guide.order=gain`: by the predicted gain instead of by size
+-                                         | `guide.fresh`: no second try of an op before a neighbour has changed
+-                                         | `refit.every`: learns on from the prices of its own search
 
 Shape legend: N ops of all graphs of a batch, H heads, K choices, L labels, M slots, R mutations seen, D width.
 """

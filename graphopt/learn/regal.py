@@ -10,18 +10,20 @@ Every gene of an op has a Beta given by two categorical actions of k = 16 values
 mu = (m + 1) / (k + 1), sigma^2 = mu (1 - mu) (v + 1) / (k + 1), alpha + beta = (k - v) / (v + 1). The elite bias of an
 op is one more categorical i, rho = 0.5 + 0.5 (i + 0.5) / k.
 
-The paper                               | Here
-categorical actions                     | a discretised normal: the network gives the centre, widths are learned
-heads independent or autoregressive     | both; independent, the paper's best, by default; one head serves all devices
-inputs: sizes and costs                 | also orders of the ops, parts of the graph, `DESCRIPTORS` of the graph
--                                       | actions of the graph: weights of the heads' linear maps, and two strengths
-untrained policy: left open             | a moderate proposal of a spectral part or a cautious list schedule
-transfers: no action                    | keys from the Beta of their producer's priority
-baseline: a value network               | with several samples of a graph, the mean of the others; unit variance
-o_s: left open                          | one run of standard BRKGA per graph
-samples of a graph                      | share their random numbers; actions of the graph come in opposite pairs
-at test: left open                      | the most probable actions
--                                       | actions of masked ops (`Graph.train_mask`) act, but teach nothing
+The paper                           | algo=regal_paper               | algo=regal
+categorical actions                 | softmax over k indices         | discretised normals of learned widths
+an output for every device          | the same                       | one head serves all devices
+heads independent (best) or in turn | `heads.kind`                   | the same
+inputs: sizes and costs             | the encoder's features         | also orders, parts, `DESCRIPTORS`
+actions of ops alone                | the same                       | also of the graph: linear weights, two strengths
+untrained policy: open              | uniform keys, wide softmax     | a spectral part or a cautious list schedule
+budget in training: open            | 1,000 evaluations              | 5,000
+samples of a graph: open            | 16, with random numbers shared | 4, the same; graphs' actions in opposite pairs
+baseline: a value network           | with several samples of a graph, the mean of the others; unit variance
+o_s: open                           | one run of standard BRKGA per graph
+at test: open                       | the most probable actions
+transfers: no action                | keys from the Beta of their producer's priority
+-                                   | actions of masked ops (`Graph.train_mask`) act, but teach nothing
 
 A graph action moves thousands of genes together, so its effect stands out of the noise of a BRKGA run, which that of an
 op's own action does not. The strengths, of placement and of scheduling, say how far the proposal is from uniform keys,
@@ -324,6 +326,8 @@ class Indices(NamedTuple):
 class Policy(nn.Module):
     """p(y | G): samples of actions and their log-probabilities."""
 
+    memory: nn.GRU  # of the decisions before, where heads are autoregressive
+
     def __init__(self, encoder: Encoder, heads: Heads) -> None:
         super().__init__()
         self.encoder, self.heads = encoder, heads
@@ -360,9 +364,7 @@ class Policy(nn.Module):
             graph = graph + opposite_pairs(graph) * self.log_graph_spread.exp()
         if self.heads.kind == "autoregressive":
             return Action(graph, self._in_turn(observation, states, graph, samples > 0))
-        return Action(
-            graph, torch.stack([_draw(self.indices(observation, states, g), samples > 0) for g in graph])
-        )
+        return Action(graph, torch.stack([_draw(self.indices(observation, states, g), samples > 0) for g in graph]))
 
     def log_prob(self, observation: REGALObservation, action: Action) -> tuple[Tensor, Tensor, Tensor]:
         """([S, G, P] of the graphs' actions, [S, N, A] of the ops' actions, [] mean entropy of an op's action)."""
@@ -468,10 +470,11 @@ class PublishedPolicy(Policy):
         self.categorical = categorical
         uniform = torch.tensor([[MIDDLE, UNIFORM_VARIANCE] * (devices + 1) + [0.4 * LEVELS - 0.5]])  # rho = 0.7
         start = self.normal(uniform).log_p[0].detach() if categorical else uniform.T / LEVELS  # [A, k] or [A, 1]
-        self.output = nn.Sequential(nn.Linear(self.state, heads.width), nn.GELU(), nn.Linear(heads.width, start.numel()))
-        nn.init.zeros_(self.output[-1].weight)
+        last = nn.Linear(heads.width, start.numel())
+        self.output = nn.Sequential(nn.Linear(self.state, heads.width), nn.GELU(), last)
+        nn.init.zeros_(last.weight)
         with torch.no_grad():
-            self.output[-1].bias.copy_(start.flatten())
+            last.bias.copy_(start.flatten())
         if self.recurrent:
             self.memory = nn.GRU(encoder.width + KINDS, self.recurrent)
 

@@ -255,7 +255,9 @@ def test_without_surveys_only_visits_teach_and_surveys_validate(tmp_path: Path) 
     assert learner.train_evals == 2 * (slots + 3 * slots)
     unseen = random_graph(13, 60)
     learner.validation_values(unseen)
-    assert [last - first for _, first, last in learner._examples[unseen.hash].moments] == [len(slots_in(FUSION, unseen))] * 2
+    assert [last - first for _, first, last in learner._examples[unseen.hash].moments] == [
+        len(slots_in(FUSION, unseen))
+    ] * 2
 
 
 def test_predictions_are_asked_for_when_the_decision_has_changed() -> None:

@@ -1,5 +1,6 @@
 """REGAL: its actions, their probabilities, what they do to BRKGA, and that it learns a known optimum."""
 
+from collections.abc import Callable
 from dataclasses import replace
 from functools import cache
 from typing import Literal
@@ -26,6 +27,7 @@ from graphopt.learn.regal import (
     REGAL,
     GraphPolicy,
     Heads,
+    Policy,
     PublishedPolicy,
     REGALObservation,
     ReinforceSettings,
@@ -50,6 +52,9 @@ from graphopt.search.genetic.evolution import Evolution
 from tests.toy import toy_graph
 
 # --- REGAL's actions: the Betas they stand for, their probabilities, and who depends on whom.
+
+
+Actions = Literal["graph", "ordinal", "categorical"]
 
 
 @cache
@@ -80,6 +85,15 @@ def policy(kind: Literal["independent", "autoregressive"] = "independent") -> Gr
     return made.eval()
 
 
+def published(kind: Literal["independent", "autoregressive"], categorical: bool) -> PublishedPolicy:
+    torch.manual_seed(0)
+    node = registry.option("encoder", "graphsage") | {"width": 8, "layers": 1}
+    heads = replace(untrained(kind).heads, graph_spread=0.0, op_spread=2.0)
+    made = PublishedPolicy(construct(node, "encoder", {"extra_width": len(ORDERS)}), heads, 2, categorical)
+    torch.nn.init.normal_(made.output[-1].weight, std=0.1 if categorical else 0.01)
+    return made.eval()
+
+
 def ask(*graphs: Graph, on: str = "gpu2") -> REGALObservation:
     read = [inputs(graph, task(on=on)) for graph in graphs]
     order, member, whole = (torch.from_numpy(np.concatenate(part)) for part in zip(*read, strict=True))
@@ -100,9 +114,13 @@ def test_betas_have_the_moments_that_their_indices_say() -> None:
 
 
 @pytest.mark.parametrize("kind", ["independent", "autoregressive"])
-def test_log_probabilities_are_those_of_the_drawn_indices(kind: Literal["independent", "autoregressive"]) -> None:
+@pytest.mark.parametrize("actions", ["graph", "ordinal", "categorical"])
+def test_log_probabilities_are_those_of_the_drawn_indices(
+    kind: Literal["independent", "autoregressive"], actions: str
+) -> None:
     """On one op with everything else fixed: frequencies over many draws against the probabilities that it reports."""
-    net, observation = policy(kind), ask(toy_graph(1))
+    net: Policy = policy(kind) if actions == "graph" else published(kind, actions == "categorical")
+    observation = ask(toy_graph(1))
     torch.manual_seed(1)
     net.heads = replace(net.heads, graph_spread=0.0)
     action = net.propose(observation, 4000)
@@ -216,6 +234,21 @@ def test_without_strength_keys_are_uniform() -> None:
     )
 
 
+@pytest.mark.parametrize("actions", ["ordinal", "categorical"])
+def test_as_published_it_starts_from_uniform_keys_and_reads_no_orders(actions: Actions) -> None:
+    learner, g = regal(simulator(), actions=actions), layered_graph(30, np.random.default_rng(0), "g")
+    observation = learner.observe([g])
+    assert not observation.order.any() and not observation.whole.any() and observation.member.numel() == 0
+    made = learner.policy.propose(observation, 0).op[0].numpy()
+    assert (made == made[0]).all()  # every op alike
+    for mean, variance in zip(made[0, :6:2], made[0, 1:6:2]):
+        assert betas(mean, variance) == pytest.approx((1.0, 1.0), abs=0.15)
+    drawn = learner.policy.propose(observation, 200)
+    assert drawn.graph.shape == (200, 1, 0) and drawn.op[:, 0, 0].unique().numel() > 3
+    of_graph, of_op, _ = learner.policy.log_prob(observation, drawn)
+    assert of_graph.shape == (200, 1, 0) and of_op.shape == drawn.op.shape
+
+
 # --- REGAL as an optimiser and as a learner: what its actions do to BRKGA, and learning where the best action is
 # known.
 
@@ -230,10 +263,11 @@ def simulator(objective: str = "peak_memory") -> CostModel:
 
 def regal(cost: CostModel, *, flags: tuple[bool, bool, bool] = (True, True, True), prior: float = 0.2,
           on: str = "placement_scheduling", evals: int = 60, rate: float = 1e-3,
-          actions: Literal["graph", "ordinal", "categorical"] = "graph") -> REGAL:  # fmt: skip
+          actions: Actions = "graph") -> REGAL:  # fmt: skip
     node = registry.option("encoder", "graphsage") | {"width": 8, "layers": 1}
     net = encoder({"algo": registry.option("algo", "regal"), "encoder": node, "seed": 0}, task(on))
-    heads = Heads(kind="independent", width=8, op_spread=0.7, graph_spread=1.0, strength_spread=0.4,
+    spread = 0.7 if actions == "graph" else 3.0
+    heads = Heads(kind="independent", width=8, op_spread=spread, graph_spread=1.0, strength_spread=0.4,
                   placement_prior=prior, caution_prior=prior, placement_variance=4.67)  # fmt: skip
     learning = ReinforceSettings(evals=evals, samples=4, entropy=1e-3, value=1.0, rate=rate,
                         graph_rate=0.3, halved_after=200.0, gradient_clip=1.0)  # fmt: skip
@@ -292,11 +326,11 @@ def test_advantages_are_against_the_other_samples() -> None:
 class Parted(CostModel):
     """Ops of the first spectral part want device 0, the others device 1: cost 1 + share of the ops that do not."""
 
-    def __init__(self) -> None:
-        self.name, self.objective = "parted", "runtime"
+    def __init__(self, wanted: Callable[[Graph], NDArray[np.int64]]) -> None:
+        self.name, self.objective, self.wanted = "parted", "runtime", wanted
 
     def price(self, plans: Plans) -> Prices:
-        wanted = wanted_devices(plans.graph)
+        wanted = self.wanted(plans.graph)
         return Prices(1.0 + (plans.device != wanted).mean(1), np.zeros(len(plans)))
 
 
@@ -304,30 +338,37 @@ def wanted_devices(g: Graph) -> NDArray[np.int64]:
     return inputs(g, task()).member_NDX[:, :, MEMBERSHIPS.index("spectral_by_bytes")].argmax(1)
 
 
-def test_learns_a_proposal_whose_optimum_is_known() -> None:
+def the_second(g: Graph) -> NDArray[np.int64]:
+    """Which an output for each device says."""
+    return np.ones(g.num_ops, np.int64)
+
+
+@pytest.mark.parametrize(("actions", "wanted"), [("graph", wanted_devices), ("categorical", the_second)])
+def test_learns_a_proposal_whose_optimum_is_known(actions: Actions, wanted: Callable[[Graph], NDArray[np.int64]]
+                                                  ) -> None:  # fmt: skip
     """From a uniform start, on graphs that it never saw: its keys put far more ops where they belong."""
-    learner = regal(Parted(), prior=0.0, evals=40, rate=3e-3)
+    learner = regal(Parted(wanted), prior=0.0, evals=40, rate=3e-3 if actions == "graph" else 1e-2, actions=actions)
     learner.log = learner.log_dict = lambda *args, **options: None  # type: ignore[assignment, method-assign]
     optimizer = learner.configure_optimizers()["optimizer"]
     train, unseen = [graph(40, seed) for seed in range(4)], [graph(60, seed) for seed in range(10, 14)]
-    before = np.mean([right(learner, g) for g in unseen])
+    before = np.mean([right(learner, g, wanted) for g in unseen])
     for step in range(40):
         loss = learner.training_step(train, step)
         optimizer.zero_grad()
         loss.backward()
         learner.configure_gradient_clipping(optimizer)
         optimizer.step()
-    after = np.mean([right(learner, g) for g in unseen])
+    after = np.mean([right(learner, g, wanted) for g in unseen])
     assert before < 0.6 and after > 0.75
     assert learner.train_evals == 40 * 40 * 4 * 4 + 4 * 40
 
 
-def right(learner: REGAL, g: Graph) -> float:
+def right(learner: REGAL, g: Graph, wanted: Callable[[Graph], NDArray[np.int64]]) -> float:
     """Share of ops that one draw from the proposal puts where they belong."""
     with torch.no_grad():
         actions = learner.policy.propose(learner.observe([g]), 0).op[0].numpy()
     device = task().realise_keys(g, learner.sampler(g, actions)(np.random.default_rng(0), 200)).device
-    return float((device == wanted_devices(g)).mean())
+    return float((device == wanted(g)).mean())
 
 
 def test_small_graphs_are_answered_on_one_thread_and_the_setting_comes_back() -> None:
