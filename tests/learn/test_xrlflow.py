@@ -136,6 +136,14 @@ def learner(cost: ProgramCost, **changes: dict[str, Any]) -> XRLflow:
     return made
 
 
+def published(cost: ProgramCost, **changes: Any) -> XRLflow:
+    node = registry.option("algo", "xrlflow_paper")
+    node["episode"] |= {"cap": 64}
+    made = construct(node | changes, "algo", {"machine": MACHINE, "task": TASK, "cost": cost, "seed": 0})
+    assert isinstance(made, XRLflow)
+    return made
+
+
 def two_products() -> Program:
     b = ProgramBuilder()
     x = b.input((64, 64))
@@ -286,3 +294,25 @@ def test_episodes_begin_from_the_cheapest_programs() -> None:
     assert best.cost == game.problem.best_cost < game.problem.initial_cost
     assert Episode(game, np.random.default_rng(0), best).place.point == best
     assert [point.cost for point in game.cheapest(9)] == sorted({point.cost for point in game._priced})
+
+
+def test_the_published_policy_knows_nothing_but_nodes() -> None:
+    """What was priced, or what an additive model says, changes nothing, nor do candidates beyond their nodes."""
+    seen, policy = place_of(5).graphs, published(Measured()).policy
+    for weight in policy.parameters():
+        torch.nn.init.normal_(weight, std=0.1) if weight.ndim else None
+    log, value = policy([seen])
+    other = replace(seen, totals=seen.totals + 1)
+    torch.testing.assert_close(policy([other])[0], log)
+    torch.testing.assert_close(policy([other])[1], value)
+    policy.totals = True
+    assert not torch.allclose(policy([other])[0], log)
+
+
+def test_the_published_search_prices_ends_of_sampled_episodes() -> None:
+    """Without a budget it samples one episode; the untrained policy is next to uniform."""
+    algo = published(FLOPS)
+    problem = solved(algo, FLOPS, 8)
+    assert algo.sampled and 1 < problem.evals <= 8 and problem.best_cost <= problem.initial_cost
+    answers = {algo_answer.best for algo_answer in (solved(algo, FLOPS, 0, seed) for seed in range(8))}
+    assert len(answers) > 1

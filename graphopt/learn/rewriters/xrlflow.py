@@ -5,19 +5,25 @@ A policy over rewrites, rewarded by what whole programs cost. The decision proce
 nodes, with graph attention, a sum over each graph and a score per candidate; learning is proximal policy optimisation
 (section 3.4) with the constants of the authors' code.
 
-The paper, its code                         | Here
-one policy per model                        | the same (`trainer.steps=0`, `search.adapt`), or one for all graphs
-head: all slots flattened, tied to 500      | `head: each`: one network for all candidates (`flat`: the released one)
-a node reads tensors in (paper), out (code) | tensors that come in
-nodes: operator, dimensions / 4096          | also sizes and activation, logarithms of dimensions (`sizes`)
-the untrained policy knows nothing          | begins with what the additive model saves, times `prior`
-advantages: the last transition differs     | ends are alike; a state where the horizon cuts has its value
-actions: single rewrites                    | also a rule at all its places (`episode.waves`)
-episodes begin from the original            | from the cheapest programs priced so far (`search.starts`)
-the answer is the last program              | the cheapest priced; one episode of a round takes the likeliest actions
--                                           | `search.opening`: the answers of additive searches are priced first
--                                           | `learning.imitation`: likened to what actions are known to save
--                                           | a program that was priced is not priced again
+The paper, its code                  | `xrlflow_paper`        | `xrlflow`
+one policy per model                 | the same               | the same (`search.adapt`), or one for all graphs
+head: all slots at once, tied to 500 | the same               | `head: each`: one network for all candidates
+a node reads tensors in (code: out)  | those that come in     | those that come in
+nodes: operator, dimensions / 4096   | the same               | also sizes, activation; logarithms (`sizes`)
+graphs: nothing but their nodes      | the same               | also prices, additive ones as well (`totals`)
+untrained, it knows nothing          | the same               | what the additive model saves, times `prior`
+between prices: +0.1                 | the same               | what an additive model says (`episode.between`)
+actions: single rewrites             | the same               | also a rule at all its places (`episode.waves`)
+over 500 candidates: an error        | 499 are drawn          | 499 are drawn
+under twice the current ops          | the task's `growth`    | the task's `growth`
+order of slots: by rule, then match  | the order of matching  | the order of matching
+episodes begin from the original     | the same               | from the cheapest programs (`search.starts`)
+inference samples, no price between  | the same (`sampled`)   | short; one of a round takes likeliest actions
+the answer is the last program       | the cheapest of these  | the cheapest priced
+the last advantage differs           | ends are alike         | a state where the horizon cuts has its value
+-                                    | -                      | `search.opening`: additive searches come first
+-                                    | -                      | `learning.imitation`: by what actions save
+a program is priced at each visit    | once                   | once
 
 Shape legend: M nodes and E edges of all programs, B states, G graphs of all states, A actions at most, D width.
 """
@@ -162,11 +168,11 @@ class ProgramNetwork(nn.Module):
 
 
 class XRLflowPolicy(nn.Module):
-    """Log-probabilities [B, A] of actions, and values [B]."""
+    """Log-probabilities [B, A] of actions, and values [B]. totals: whether graphs know `TOTALS`."""
 
-    def __init__(self, network: NetworkSizes, cap: int) -> None:
+    def __init__(self, network: NetworkSizes, cap: int, totals: bool = True) -> None:
         super().__init__()
-        self.cap, self.head, width = cap, network.head, network.graph
+        self.cap, self.head, self.totals, width = cap, network.head, totals, network.graph
         self.programs = ProgramNetwork(network)
         self.prior = nn.Parameter(torch.tensor(float(network.prior)))
         if network.head == "flat":
@@ -180,6 +186,8 @@ class XRLflowPolicy(nn.Module):
 
     def forward(self, several: Sequence[MetaGraph]) -> tuple[Tensor, Tensor]:
         states = states_of(several, self.prior)
+        if not self.totals:
+            states = replace(states, totals=torch.zeros_like(states.totals))
         sums_GD, nodes_G1 = self.programs(states)
         most = self.cap if self.head == "flat" else int(states.slot.max()) + 1
         state_G = torch.bucketize(states.current, states.first)
@@ -325,15 +333,16 @@ class XRLflow(Learner):
     """yaml: conf/algo/xrlflow.yaml."""
 
     accepts = (Rewriting,)
-    network_settings = frozenset({"network", "additive"})  # what a candidate saves is among what it reads
+    network_settings = frozenset({"network", "additive", "totals"})  # what a candidate saves is among what it reads
 
     def __init__(self, *, name: str, machine: Machine, task: Rewriting, cost: CostModel, seed: int,
                  openings: Mapping[str, Rewriter], additive: Literal["cost", "roofline"], episode: EpisodeSettings,
-                 network: NetworkSizes, learning: Constants, search: XRLflowSearch) -> None:  # fmt: skip
+                 network: NetworkSizes, learning: Constants, search: XRLflowSearch, totals: bool, sampled: bool,
+                 ) -> None:  # fmt: skip
         super().__init__(name=name, task=task, cost=cost, seed=seed)
-        self.policy = XRLflowPolicy(network, episode.cap)
+        self.policy = XRLflowPolicy(network, episode.cap, totals)
         self.openings, self.episode, self.network = list(openings.values()), episode, network
-        self.learning, self.search, self.additive = learning, search, additive
+        self.learning, self.search, self.additive, self.sampled = learning, search, additive, sampled
         self.proxy = Flops(name="flops", machine=machine)
         self.automatic_optimization = False
         self._games: dict[str, Game] = {}
@@ -465,24 +474,29 @@ class XRLflow(Learner):
             with inference(problem.graph):
                 starts = game.cheapest(search.starts) or [problem.start()]
                 episodes = [Episode(game, rng, starts[i % len(starts)]) for i in range(search.episodes)]
-                played = play(policy, episodes, rng, temperature=search.temperature, likeliest=True)
+                played = play(policy, episodes, rng, temperature=search.temperature, likeliest=not self.sampled)
             idle = idle + 1 if problem.distinct == before else 0
             if search.adapt:
                 self.improve(policy, optimizer, played, updates, rng)
                 updates += 1
 
     def _commit(self, game: Game) -> None:
-        """The likeliest steps; nothing is priced."""
-        rng = game.problem.rng
+        """The likeliest steps, or a sample of them; nothing is priced."""
+        rng, temperature = game.problem.rng, self.search.temperature * self.sampled
         place = game.start(rng)
         with inference(game.problem.graph):
             for _ in range(self.episode.horizon):
-                action = int(self.policy([place.graphs])[0][0].argmax()) if place.steps else STOP
+                action = drawn(self.policy, [place.graphs], rng, [temperature])[0][0] if place.steps else STOP
                 if action == STOP:
                     break
                 point = game.problem.take(place.point, place.steps[action - 1])
                 place = game.place(point._replace(cost=place.point.cost), rng)
         game.problem.take_best((place.point.outputs, place.point.rules))
+
+
+class XRLflowPaper(XRLflow):
+    """As published, by its settings (conf/algo/xrlflow_paper.yaml): a class of its own, so that checkpoints of
+    `xrlflow` are no starting point for it."""
 
 
 def _divergence(saved: np.ndarray, log_A: Tensor, temperature: float) -> Tensor:  # type: ignore[type-arg]

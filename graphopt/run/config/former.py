@@ -72,6 +72,7 @@ FORMER: dict[str, dict[str, str]] = {
 # Settings that came later -> what files that lack them mean.
 ADDED: dict[str, dict[str, Any]] = {
     "graphopt.learn.regal.REGAL": {"actions": "graph"},
+    "graphopt.learn.rewriters.xrlflow.XRLflow": {"totals": True, "sampled": False},
     "graphopt.problems.tasks.fusion.Fusion": {"numerics": None},
     "graphopt.graphs.zoo_dataset.ZooDataset": {"collection": None},
     "graphopt.rewrite.models.rewrite_models.RewriteModels": {"apart": "models"},
