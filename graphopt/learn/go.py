@@ -43,7 +43,7 @@ from graphopt.learn.encoders.encoder import Encoder
 from graphopt.learn.encoders.features import batch, graph_features
 from graphopt.learn.guided import guided_search
 from graphopt.learn.learner import Learner, inference, stored_numbers
-from graphopt.learn.placing.group_policy import GroupPolicy, GroupSettings, TaughtState, place, taught_states
+from graphopt.learn.placing.group_policy import GroupPolicy, GroupSettings, TaughtState, bonus, place, taught_states
 from graphopt.learn.placing.op_groups import learning_inside, of_chosen
 from graphopt.problems.assignment import AssignProblem, AssignTask, Pricing
 from graphopt.problems.cost_model import CostModel
@@ -153,8 +153,9 @@ class PolicySizes:
     superposition: bool  # modulate every attention layer's input by the graph state
     iterations: Few  # T of the iterative decoding
     recurrent: bool  # the attention layers once for every head, each seeing what those before decided
-    # per head, or role of heads: probability of the default's choice before training; none: that of any other
-    prior: dict[str, Share] | None
+    prior: dict[
+        str, Share
+    ]  # per head, or role of heads: probability of the default's choice before training; 0: uniform
 
     def __post_init__(self) -> None:
         if self.superposition and not self.attention_layers:
@@ -172,8 +173,8 @@ class GOPolicy(nn.Module):
         width = encoder.width
         self.encoder, self.segment = encoder, network.segment
         self.recurrent = network.recurrent and len(heads) > 1
-        bonus = [0.0 if network.prior is None else self._bonus(head, network.prior) for head in heads]
-        self.register_buffer("bonus", torch.tensor(bonus), persistent=False)
+        self.register_buffer("bonus", torch.tensor([self._bonus(head, network.prior) for head in heads]),
+                             persistent=False)  # fmt: skip
         self.previous = nn.ModuleList(nn.Embedding(head.count, width) for head in heads)
         self.modulate = nn.Linear(width, width) if network.superposition else None
         self.layers = nn.ModuleList(
@@ -189,11 +190,11 @@ class GOPolicy(nn.Module):
     @staticmethod
     def _bonus(head: Head, prior: Mapping[str, float]) -> float:
         """What is added to one of equal logits so that its probability becomes the prior of the head, or its role."""
-        at = prior.get(head.name, prior.get(head.role.value, 0.0))
-        if not 0.0 < at < 1.0:
-            raise ConfigError(f"algo.network.prior has no probability between 0 and 1 for {head.name!r}; "
+        at = prior.get(head.name, prior.get(head.role.value, 1.0))
+        if not 0.0 <= at < 1.0:
+            raise ConfigError(f"algo.network.prior has no probability below 1 for {head.name!r}; "
                               f"give algo.network.prior.{head.name}=0.8")  # fmt: skip
-        return float(np.log(at / (1.0 - at) * max(1, head.count - 1)))
+        return bonus(at, head.count)
 
     def encode(self, observation: GOObservation) -> EncodedGraphs:
         h_ND, g_GD = self.encoder(observation.data, observation.extra)
@@ -441,8 +442,7 @@ class GO(Learner):
         super().__init__(name=name, task=task, cost=cost, seed=seed)
         self.placing = placing if [head.role for head in task.heads] == [Role.DEVICE] else None
         if self.placing:
-            prior = 0.5 if network.prior is None else network.prior[Role.DEVICE.value]
-            self.encoder, self.groups = encoder, GroupPolicy(encoder.width, prior)
+            self.encoder, self.groups = encoder, GroupPolicy(encoder.width, network.prior.get(Role.DEVICE.value, 0.0))
         else:
             self.policy = GOPolicy(encoder, task.heads, network)
         self.network, self.learning, self.guided, self.search = network, learning, guided, search

@@ -131,12 +131,17 @@ class PlanGroups:
         return found
 
 
+def bonus(probability: float, count: int) -> float:
+    """What is added to one of `count` equal logits, so that its choice has this probability; 0: nothing."""
+    return float(np.log(probability / (1.0 - probability) * max(1, count - 1))) if probability else 0.0
+
+
 class GroupPolicy(nn.Module):
     """[M, D] logits of where each group goes, given the plan at hand."""
 
     def __init__(self, width: int, prior: float) -> None:
         super().__init__()
-        self.odds = float(np.log(prior / (1.0 - prior)))
+        self.at_hand = prior
         self.own, self.relation = nn.Linear(width + 2, width), nn.Linear(RELATION, width)
         self.made, self.read, self.beside = (nn.Linear(width, width, bias=False) for _ in range(3))
         self.hidden, self.out = nn.Linear(width, width), nn.Linear(width, 1)
@@ -146,7 +151,7 @@ class GroupPolicy(nn.Module):
     def prior(self, state: GroupState) -> Tensor:
         """[M, D] logits before training."""
         devices = state.seconds.shape[1]
-        return nn.functional.one_hot(state.device, devices) * (self.odds + float(np.log(max(1, devices - 1))))
+        return nn.functional.one_hot(state.device, devices) * bonus(self.at_hand, devices)
 
     def forward(self, h_NW: Tensor, state: GroupState) -> Tensor:
         count, devices = state.seconds.shape
