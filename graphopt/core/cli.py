@@ -100,6 +100,8 @@ def _choice_of_one(word: str) -> str:
         varies = OverridesParser.create().parse_override(word).is_sweep_override()
     except HydraException:  # Hydra itself says so
         return word
+    if value == "null":  # of which Hydra makes no choice
+        value = "'${oc.decode:null}'"
     return word if varies else f"{key}=choice({value})"
 
 

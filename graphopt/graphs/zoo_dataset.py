@@ -25,7 +25,7 @@ SHARED_FAMILIES = {
 }
 
 
-Collection = Literal["standard", "large", "laf", "go", "regal"]
+Collection = Literal["standard", "large", "laf", "go", "go_large", "regal"]
 
 
 @cache

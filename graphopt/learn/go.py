@@ -9,11 +9,13 @@ The paper (its section)                     | Here
 attention, superposition, iterations (3)    | off, no gain is shown (docs/placement.md); `algo=go_paper` has them
 attention once per task, tasks in turn (3)  | `network.recurrent`: residual states, and the decisions of tasks before
 y(0): left open                             | the default's decision, of probability `network.prior` before training
+                                            | (`algo=go_paper`: all choices are alike before training)
 PPO: ratio of a graph's probabilities       | clipped per op: a product of thousands of factors leaves the range
 reward -sqrt(time), illegal plans -10 (4)   | over the default's time; decisions of every iteration are rewarded
 advantage: reward minus the graph's mean    | standardised, plus each op's own advantage (`flip_weight`; the paper: 0)
 fine-tuning on one graph                    | `search.tuning`: half of the budget at most, by the reward alone, undone
 the decision is the answer                  | then uniform decisions, answers to these, samples, single changes
+                                            | (`algo=go_paper`: all of it is fine-tuning, its best sample counts)
 sizes, T, segments, rates: left open        | conf/algo/go.yaml
 
 An op's own advantage is the price after changing this op alone minus the price of the plan, log-compressed on the scale
@@ -34,20 +36,24 @@ from torch import Tensor, nn
 
 from graphopt.core.errors import ConfigError
 from graphopt.core.graph import F64, I64, Graph
-from graphopt.core.plan import Decision, Decisions, Head
+from graphopt.core.plan import Decision, Decisions, Head, Role
 from graphopt.core.utils.marks import AttentionHeads, Between, Count, Few, Layers, NotNegative, Positive, Share, Whole
+from graphopt.core.utils.terminal import Bar
 from graphopt.learn.encoders.encoder import Encoder
 from graphopt.learn.encoders.features import batch, graph_features
 from graphopt.learn.guided import guided_search
 from graphopt.learn.learner import Learner, inference, stored_numbers
+from graphopt.learn.placing.group_policy import GroupPolicy, GroupSettings, TaughtState, bonus, place, taught_states
 from graphopt.learn.placing.op_groups import learning_inside, of_chosen
 from graphopt.problems.assignment import AssignProblem, AssignTask, Pricing
 from graphopt.problems.cost_model import CostModel
+from graphopt.search.heuristics.rules import SchedulingInstance
 from graphopt.search.walks.moves import Slots, slots_of
 
 ILLEGAL_REWARD = -10.0
 NEVER = -1e9  # logit of a choice that does not exist
-TUNING_SHARE = 0.5  # of the budget, at most
+LAST_RATE = 0.03  # of the rate, at the end of training on moves of groups
+TUNING_SHARE = 0.5  # of the budget, at most, where a search follows
 
 
 # ---- the network (section 3)
@@ -147,7 +153,9 @@ class PolicySizes:
     superposition: bool  # modulate every attention layer's input by the graph state
     iterations: Few  # T of the iterative decoding
     recurrent: bool  # the attention layers once for every head, each seeing what those before decided
-    prior: dict[str, Share]  # per head, or role of heads: probability of the default's choice before training
+    prior: dict[
+        str, Share
+    ]  # per head, or role of heads: probability of the default's choice before training; 0: uniform
 
     def __post_init__(self) -> None:
         if self.superposition and not self.attention_layers:
@@ -182,11 +190,11 @@ class GOPolicy(nn.Module):
     @staticmethod
     def _bonus(head: Head, prior: Mapping[str, float]) -> float:
         """What is added to one of equal logits so that its probability becomes the prior of the head, or its role."""
-        at = prior.get(head.name, prior.get(head.role.value, 0.0))
-        if not 0.0 < at < 1.0:
-            raise ConfigError(f"algo.network.prior has no probability between 0 and 1 for {head.name!r}; "
+        at = prior.get(head.name, prior.get(head.role.value, 1.0))
+        if not 0.0 <= at < 1.0:
+            raise ConfigError(f"algo.network.prior has no probability below 1 for {head.name!r}; "
                               f"give algo.network.prior.{head.name}=0.8")  # fmt: skip
-        return float(np.log(at / (1.0 - at) * max(1, head.count - 1)))
+        return bonus(at, head.count)
 
     def encode(self, observation: GOObservation) -> EncodedGraphs:
         h_ND, g_GD = self.encoder(observation.data, observation.extra)
@@ -359,10 +367,12 @@ class Credit:
         return torch.cat(picked), torch.cat(shared, 1), torch.cat(own, 1), float(np.mean(rewards))
 
     def reward(self, graph: Graph, prices: F64) -> F64:
-        """[S] -sqrt(price / the default's price); ILLEGAL_REWARD for infeasible plans."""
+        """[S] -sqrt(price / the default's price); ILLEGAL_REWARD for infeasible plans (out of memory)."""
         legal = np.isfinite(prices)
-        ratio = np.where(legal, prices, 1.0) / self._pricing(graph).initial_cost
-        return np.where(legal, -np.sqrt(ratio), ILLEGAL_REWARD)
+        scale = self._pricing(graph).initial_cost
+        if not np.isfinite(scale):  # the default is infeasible: all work one after the other
+            scale = float(SchedulingInstance(graph, self.task).weight("time").sum())
+        return np.where(legal, -np.sqrt(np.where(legal, prices, 1.0) / scale), ILLEGAL_REWARD)
 
     def standardised(self, graph: Graph, reward: F64) -> F64:
         """Reward minus the mean of the graph's past trials, over their standard deviation."""
@@ -408,7 +418,7 @@ class Credit:
 class Tuning:
     """PPO updates on the graph that is being solved, billed."""
 
-    steps: Annotated[int, Between(0, 1000)]  # at most
+    steps: Annotated[int, Between(0, 100_000)]  # at most
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -427,22 +437,37 @@ class GO(Learner):
     network_settings = frozenset({"network"})
 
     def __init__(self, *, name: str, task: AssignTask, cost: CostModel, encoder: Encoder, seed: int,
-                 network: PolicySizes, learning: PPOSettings, search: GOSearchSettings) -> None:  # fmt: skip
+                 network: PolicySizes, learning: PPOSettings, guided: bool, search: GOSearchSettings,
+                 placing: GroupSettings | None) -> None:  # fmt: skip
         super().__init__(name=name, task=task, cost=cost, seed=seed)
-        self.policy = GOPolicy(encoder, task.heads, network)
-        self.network, self.learning, self.search = network, learning, search
+        self.placing = placing if [head.role for head in task.heads] == [Role.DEVICE] else None
+        if self.placing:
+            self.encoder, self.groups = encoder, GroupPolicy(encoder.width, network.prior.get(Role.DEVICE.value, 0.0))
+        else:
+            self.policy = GOPolicy(encoder, task.heads, network)
+        self.network, self.learning, self.guided, self.search = network, learning, guided, search
         self.automatic_optimization = False
         self.credit = Credit(task, learning, lambda graph, decisions: self.pricing(graph).decisions(decisions).cost,
                              self.pricing, self._random)  # fmt: skip
         self._inputs: dict[str, tuple[Any, Tensor, Tensor, Tensor]] = {}
+        self._taught: dict[str, list[TaughtState]] = {}
 
     @staticmethod
     def extra_width(task: AssignTask) -> int:
         """Inputs per op that GO adds to the encoder's: default choice and mask of every head."""
         return 2 * len(task.heads)
 
-    def configure_optimizers(self) -> torch.optim.Optimizer:
-        return torch.optim.Adam(self.parameters(), lr=self.learning.rate)
+    def made_for(self) -> dict[str, Any]:
+        """Placement by groups: any number of devices."""
+        return {"places": "groups"} if self.placing else super().made_for()
+
+    def configure_optimizers(self) -> Any:
+        optimizer = torch.optim.Adam(self.parameters(), lr=self.learning.rate)
+        if not self.placing:
+            return optimizer
+        steps = max(1, int(self.trainer.estimated_stepping_batches))
+        falling = torch.optim.lr_scheduler.LinearLR(optimizer, 1.0, LAST_RATE, steps)
+        return {"optimizer": optimizer, "lr_scheduler": {"scheduler": falling, "interval": "step"}}
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         checkpoint["past_rewards"] = {graph: list(past) for graph, past in self.credit.past.items()}
@@ -473,8 +498,25 @@ class GO(Learner):
 
     # ---- learning
 
+    def prepare_training(self, graphs: Sequence[Graph]) -> None:
+        """Placement by groups: prices moves from some plans of every training graph."""
+        before = self.train_evals
+        if self.placing:
+            with Bar("price moves", len(graphs)) as bar:
+                for graph in graphs:
+                    seed = (self.val_seed * 1_000_003 + int(graph.hash[:7], 16)) % 2**31
+                    problem = AssignProblem(graph, self.task, self.cost, evals=2**31, seed=seed)
+                    self._taught[graph.hash] = taught_states(problem, self.placing)
+                    self._count(problem.evals)
+                    bar.step(graph.name)
+        if self.train_steps:
+            self.train_evals = before
+
     def training_step(self, graphs: list[Graph], batch_idx: int) -> None:
         """One PPO update: sample decisions for every graph, price them, improve the policy for some epochs."""
+        if self.placing:
+            self._learn_moves([graph for graph in graphs if self._taught[graph.hash]], self.placing)
+            return
         observation = self.observe(graphs)
         with torch.no_grad():
             trials, reward = self._try(graphs, observation, self.credit)
@@ -483,6 +525,30 @@ class GO(Learner):
         losses = self._improve(optimizer, self.manual_backward, observation, trials)
         self.log("reward", reward, prog_bar=True)
         self.log_dict(losses)
+
+    def _learn_moves(self, graphs: list[Graph], settings: GroupSettings) -> None:
+        """One plan of every graph."""
+        loss = torch.zeros((), device=self.device)
+        for graph in graphs:
+            taught = self._taught[graph.hash]
+            drawn = taught[int(self._random.integers(len(taught)))]
+            loss = loss + self.groups.loss(self._states(graph), drawn, settings.temperature) / len(graphs)
+        optimizer = self.optimizers()
+        assert not isinstance(optimizer, list)
+        optimizer.zero_grad()
+        self.manual_backward(loss)
+        nn.utils.clip_grad_norm_(self.parameters(), self.learning.gradient_clip)
+        optimizer.step()
+        schedule = self.lr_schedulers()
+        assert isinstance(schedule, torch.optim.lr_scheduler.LinearLR)
+        schedule.step()
+        self.log("losses/policy", loss.detach(), prog_bar=True)
+
+    def _states(self, graph: Graph) -> Tensor:
+        """[N, D] what the encoder makes of the ops."""
+        observation = self.observe([graph])
+        h_ND: Tensor = self.encoder(observation.data, observation.extra)[0]
+        return h_ND
 
     def _improve(self, optimizer: Any, backward: Callable[[Tensor], None], observation: GOObservation,
                  trials: list[Trial]) -> dict[str, Tensor]:  # fmt: skip
@@ -514,7 +580,13 @@ class GO(Learner):
 
     def solve(self, problem: AssignProblem) -> None:
         slots = slots_of(problem)
-        if len(slots):
+        if len(slots) and self.placing:
+            with inference(problem.graph):
+                h_ND = self._states(problem.graph)
+            with learning_inside(problem), torch.enable_grad():
+                place(problem, self.placing, lambda state: self.groups(h_ND, state).detach(), self.learning.clip,
+                      self.learning.epochs)  # fmt: skip
+        elif len(slots):
             before = deepcopy(self.state_dict()) if self.search.tuning.steps else {}
             try:
                 self._tune(problem)
@@ -527,8 +599,9 @@ class GO(Learner):
     def _tune(self, problem: AssignProblem) -> None:
         """PPO updates on this graph by the graph's reward; the learner's randomness and memory stay as they are."""
         each = self.learning.samples * self.network.iterations
-        steps = min(self.search.tuning.steps, int(TUNING_SHARE * problem.evals_cap) // each)
-        if not steps:
+        share = TUNING_SHARE * problem.evals_cap if self.guided else problem.evals_cap - self.network.iterations
+        steps = min(self.search.tuning.steps, int(share) // each)
+        if steps <= 0:
             return
         random = np.random.default_rng(int(problem.rng.integers(2**31)))
         learning = replace(self.learning, flip_weight=0.0)
@@ -550,6 +623,8 @@ class GO(Learner):
             problem.commit(greedy[-1])
             return
         problem.cost(np.stack(greedy[-problem.remaining :]))
+        if not self.guided:
+            return
         self._price_answers(problem, observation, encoded)
         self._price_samples(problem, observation, encoded, greedy[-1])
 

@@ -58,7 +58,7 @@ def go(
         name="sage", width=16, layers=2, dropout=0.0, aggregation="mean", extra_width=GO.extra_width(task)
     )
     return GO(name="go", task=task, cost=cost, encoder=encoder, seed=0, network=network,
-              learning=replace(LEARNING, **learning), search=SEARCH)  # fmt: skip
+              learning=replace(LEARNING, **learning), guided=True, search=SEARCH, placing=None)  # fmt: skip
 
 
 def probabilities(learner: GO, graphs: list[Graph]) -> torch.Tensor:

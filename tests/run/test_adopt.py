@@ -19,7 +19,8 @@ TRAINING = ["trainer.steps=2", "trainer.val_every=2", "trainer.val_evals=1", "al
 
 
 def run(folder: Path, *words: str, sweep: bool = False) -> Answer:
-    return command(folder, "algo=go", *DATA, *words, sweep=sweep)
+    every_op = () if any(word.startswith("algo=") for word in words) else ("algo.placing=null",)
+    return command(folder, "algo=go", *every_op, *DATA, *words, sweep=sweep)
 
 
 @pytest.fixture(scope="module")
