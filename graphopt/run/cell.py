@@ -297,7 +297,8 @@ def config_hash(config: Mapping[str, Any]) -> str:
 def encoder_of(config: Mapping[str, Any]) -> str | None:
     """The name of the encoder; None where the algorithm takes none."""
     with contextlib.suppress(UserError):  # of an algorithm that cannot be imported, which the run itself will say
-        if "encoder" not in arguments_of(target_of(config["algo"], "algo")):
+        takes = "encoder" in arguments_of(target_of(config["algo"], "algo"))
+        if not takes or not config["algo"].get("encoded", True):
             return None
     return str(config["encoder"]["name"])
 

@@ -3,8 +3,12 @@
 import csv
 import hashlib
 import math
+import shutil
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
+from itertools import chain, groupby
 from pathlib import Path
+from statistics import fmean
 from typing import Any, Literal
 
 from graphopt.core.errors import writing
@@ -61,9 +65,10 @@ class CsvLog(RunLog):
 class WandbLog(CsvLog):
     """Weights & Biases, beside metrics.csv. `mode: offline` needs neither network nor login.
 
-    Gets the resolved configuration, the curves by the learner's step, the final table, and the best checkpoint as an
-    artifact. A cell that goes on is the same run there, to which points that a kill has made it make again are sent
-    again; a failed one is closed with exit code 1.
+    Gets the resolved configuration, choices as tags, the curves by the learner's step, results as numbers (`scalars`)
+    and as a table, and the best checkpoint as an artifact. A cell is one run, whose id is of its study and folder.
+    Offline, a cell that goes on begins its file anew and sends the curves before again. Online, points that a kill has
+    made it make again are sent again. A failed one is closed with exit code 1.
     """
 
     def __init__(self, *, name: str, project: str, mode: Literal["online", "offline", "disabled"]) -> None:
@@ -75,21 +80,42 @@ class WandbLog(CsvLog):
 
     def open(self, folder: Path, config: Mapping[str, Any]) -> None:
         super().open(folder, config)
+        self._split, self._own = str(config["split"]), str(config["algo"]["name"])
+        self._behind = self.mode == "offline" and self.path.exists()
+        run = hashlib.sha256(f"{config['study']}/{folder.name}".encode()).hexdigest()[:16]
+        if self.mode == "offline":
+            for earlier in (folder / "wandb").glob(f"offline-run-*-{run}"):
+                shutil.rmtree(earlier)
+        tags = [f"{group}={config[group]['name']}"[:64] for group in ("task", "algo", "dataset", "cost")]
         self._run = self._wandb.init(
-            project=self.project, mode=self.mode, dir=str(folder), name=folder.name, group=str(config.get("study")),
-            config=dict(config), id=hashlib.sha256(str(folder.resolve()).encode()).hexdigest()[:16], resume="allow",
+            project=self.project, mode=self.mode, dir=str(folder), name=folder.name, group=str(config["study"]),
+            config=dict(config), tags=[*tags, f"seed={config['seed']}"], id=run, resume="allow",
         )  # fmt: skip
         self._run.define_metric("train_steps")
         self._run.define_metric("*", step_metric="train_steps")
+
+    def rewind(self, step: int) -> None:
+        super().rewind(step)
+        self._catch_up()
+
+    def _catch_up(self) -> None:
+        """Sends what metrics.csv has from before, once."""
+        if self._behind:
+            self._behind = False
+            with writing(self.path), self.path.open(newline="") as file:
+                for step, points in groupby(csv.DictReader(file), key=lambda point: point["step"]):
+                    values = {point["name"]: float(point["value"]) for point in points}
+                    self._run.log({**values, "train_steps": int(step)})
 
     def metrics(self, step: int, values: Mapping[str, float]) -> None:
         super().metrics(step, values)
         self._run.log({**values, "train_steps": step})
 
     def results(self, rows: Sequence[Mapping[str, Any]], checkpoint: Path | None) -> None:
+        self._catch_up()
         columns: list[str | int] = sorted({key for row in rows for key in row if key not in ("trace", "approach")})
         table = self._wandb.Table(columns=columns, data=[[row.get(str(key)) for key in columns] for row in rows])
-        self._run.log({"results": table})
+        self._run.log({**scalars(rows, self._own, self._split), "results": table})
         if checkpoint is not None:
             artifact = self._wandb.Artifact(f"{self._run.id}-best", type="model")
             artifact.add_file(str(checkpoint))
@@ -97,3 +123,30 @@ class WandbLog(CsvLog):
 
     def close(self, failed: bool) -> None:
         self._run.finish(exit_code=1 if failed else 0)
+
+
+def scalars(rows: Sequence[Mapping[str, Any]], own: str, split: str) -> dict[str, float]:
+    """What a cell found on a split, named as in a report's table.csv: METHOD/BUDGET/NAME, and NAME alone of its own
+    algorithm at the largest budget.
+
+    speedup: initial / judged, geometric mean over graphs; speedup_families: likewise, a family counts once; evals,
+    seconds: spent on a graph, mean; train_evals: on training.
+    """
+
+    def key(row: Mapping[str, Any]) -> tuple[int, str]:
+        return row["evals_cap"], row["algo"]
+
+    found: dict[str, float] = {}
+    solved = [row for row in rows if row.get("status") == "ok" and row["split"] == split]
+    for (budget, method), group in groupby(sorted(solved, key=key), key=key):
+        part, gains = list(group), defaultdict[str, list[float]](list)
+        for row in part:
+            if row["judged"] > 0 and row["initial"] < math.inf:
+                gains[row["family"]].append(math.log(row["initial"] / row["judged"]))
+        said = {name: fmean(row[name] for row in part) for name in ("evals", "seconds", "train_evals")}
+        if gains:
+            said["speedup"] = math.exp(fmean(chain(*gains.values())))
+            said["speedup_families"] = math.exp(fmean(map(fmean, gains.values())))
+        found |= {f"{method}/{budget}/{name}": value for name, value in said.items()}
+        found |= said if method == own else {}
+    return found

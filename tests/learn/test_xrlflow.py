@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 
+from graphopt.core.errors import ConfigError
 from graphopt.core.utils import registry
 from graphopt.learn.rewriters.xrlflow import (
     NetworkSizes,
@@ -55,10 +56,15 @@ class Measured(Contrary):
     deterministic = False
 
 
-def policy_of(head: str = "each", cap: int = 64, **changes: Any) -> XRLflowPolicy:
+def encoder_of(name: str, layers: int = 3) -> Any:
+    torch.manual_seed(1)
+    return construct(registry.option("encoder", name) | {"width": 8, "layers": layers}, "encoder", {"extra_width": 0})
+
+
+def policy_of(head: str = "each", cap: int = 64, encoder: Any = None, **changes: Any) -> XRLflowPolicy:
     torch.manual_seed(1)
     sizes = {"width": 8, "layers": 3, "graph": 4, "head": head, "sizes": True, "prior": 0.0, **changes}
-    made = XRLflowPolicy(NetworkSizes(**sizes), cap)
+    made = XRLflowPolicy(NetworkSizes(**sizes), cap, encoder=encoder)
     for weight in made.parameters():  # the last layers begin near zero
         torch.nn.init.normal_(weight, std=0.5) if weight.ndim else None
     return made
@@ -90,10 +96,12 @@ def test_scores_go_with_candidates() -> None:
     torch.testing.assert_close(same, value, rtol=1e-4, atol=1e-4)
 
 
-@pytest.mark.parametrize("head", ["each", "flat"])
-def test_a_part_says_what_the_whole_says(head: str) -> None:
+@pytest.mark.parametrize(
+    ("head", "encoder"), [("each", ""), ("flat", ""), ("each", "gat"), ("flat", "graphsage"), ("flat", "gin")]
+)
+def test_a_part_says_what_the_whole_says(head: str, encoder: str) -> None:
     """Candidates drawn as far as the layers reach, and whole."""
-    policy = policy_of(head).double()
+    policy = policy_of(head, encoder=encoder_of(encoder) if encoder else None).double()
     near, whole = (policy([_double(place_of(hops).graphs)]) for hops in (3, None))
     for one, other in zip(near, whole):
         torch.testing.assert_close(one, other, rtol=1e-6, atol=1e-6)
@@ -131,7 +139,8 @@ def learner(cost: ProgramCost, **changes: dict[str, Any]) -> XRLflow:
     }  # fmt: skip
     for part in node.keys() & (small.keys() | changes.keys()):
         node[part] = node[part] | small.get(part, {}) | changes.get(part, {})
-    made = construct(node, "algo", {"machine": MACHINE, "task": TASK, "cost": cost, "seed": 0})
+    around = {"machine": MACHINE, "task": TASK, "cost": cost, "seed": 0, "encoder": encoder_of("graphsage")}
+    made = construct(node, "algo", around)
     assert isinstance(made, XRLflow)
     return made
 
@@ -139,7 +148,8 @@ def learner(cost: ProgramCost, **changes: dict[str, Any]) -> XRLflow:
 def published(cost: ProgramCost, **changes: Any) -> XRLflow:
     node = registry.option("algo", "xrlflow_paper")
     node["episode"] |= {"cap": 64}
-    made = construct(node | changes, "algo", {"machine": MACHINE, "task": TASK, "cost": cost, "seed": 0})
+    around = {"machine": MACHINE, "task": TASK, "cost": cost, "seed": 0, "encoder": encoder_of("graphsage")} | changes
+    made = construct(node | {key: around.pop(key) for key in node.keys() & changes.keys()}, "algo", around)
     assert isinstance(made, XRLflow)
     return made
 
@@ -316,3 +326,26 @@ def test_the_published_search_prices_ends_of_sampled_episodes() -> None:
     assert algo.sampled and 1 < problem.evals <= 8 and problem.best_cost <= problem.initial_cost
     answers = {algo_answer.best for algo_answer in (solved(algo, FLOPS, 0, seed) for seed in range(8))}
     assert len(answers) > 1
+
+
+@pytest.mark.parametrize("encoder", ["gat", "graphsage", "gin"])
+def test_the_published_learner_learns_one_program_with_any_encoder(encoder: str) -> None:
+    """Two products of one input are put together, by nearly all episodes after twelve updates."""
+    algo = published(FLOPS, encoder=encoder_of(encoder, 2), encoded=True)
+    game = algo._training_game(graph_of(two_products(), name="two"))
+    rng, optimizer = np.random.default_rng(0), torch.optim.Adam(algo.policy.parameters(), lr=3e-3)
+    earned, first = [], [one.clone() for one in algo.policy.programs.attention.parameters()]
+    for update in range(12):
+        with torch.no_grad():
+            played = play(algo.policy, [Episode(game, rng) for _ in range(12)], rng)
+        earned.append(float(np.mean([sum(step.reward for step in steps) for steps in played])))
+        algo.improve(algo.policy, optimizer, played, update, rng)
+    assert np.mean(earned[-3:]) > np.mean(earned[:2]) + 10
+    moved = (not torch.equal(one, other) for one, other in zip(algo.policy.programs.attention.parameters(), first))
+    assert sum(moved) >= len(first) / 3  # what reads backwards has nothing to read
+
+
+def test_only_encoders_of_convolutions_stand_in() -> None:
+    node = registry.option("encoder", "message_passing")
+    with pytest.raises(ConfigError, match="gat, graphsage, gin or pyg"):
+        published(FLOPS, encoder=construct(node, "encoder", {"extra_width": 0}), encoded=True)

@@ -6,9 +6,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
-import frame_parts as parts_of
 import pytest
 from commands import command as run_py
 
@@ -168,35 +166,6 @@ def test_a_sweep_goes_on_after_a_failed_cell(command: Command, tmp_path: Path) -
     code, _, err = command("-m", "algo=default", *SMALL, "dataset.test=0,2")
     assert code == 1 and "no graphs in split 'test'" in err.splitlines()[-1]
     assert {row["status"] for row in rows_below(tmp_path)} == {"failed", "ok"}
-
-
-def test_wandb_offline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A run and a failed one, without network; what was sent is read from the calls, the file's format is private."""
-    from graphopt.run.loggers import WandbLog
-
-    monkeypatch.setenv("WANDB_SILENT", "true")
-    log = WandbLog(name="wandb", project="graphopt", mode="offline")
-    config = parts_of.config(tmp_path)
-    log.open(tmp_path, config)
-    log.metrics(3, {"val/speedup": 1.5})
-    kept: list[Any] = []
-    monkeypatch.setattr(log._run, "log_artifact", kept.append)
-    (tmp_path / "best.ckpt").write_bytes(b"weights")
-    log.results([{"graph": "g", "judged": 1.0, "trace": [[0, 0, 1]]}], tmp_path / "best.ckpt")
-    assert dict(log._run.config)["cost"]["factor"] == 1.0
-    models = [sorted(artifact.manifest.entries) for artifact in kept if artifact.type == "model"]
-    assert models == [["best.ckpt"]]
-    first = log._run.id
-    log.close(failed=True)
-    log.open(tmp_path, config)
-    assert log._run.id == first  # the same folder goes on as the same run
-    log.close(failed=False)
-    other = WandbLog(name="wandb", project="graphopt", mode="offline")
-    (tmp_path / "other").mkdir()
-    other.open(tmp_path / "other", config)
-    assert other._run.id != first
-    other.close(failed=False)
-    assert list(tmp_path.rglob("*.wandb"))
 
 
 def test_classical_cells_need_no_torch(tmp_path: Path) -> None:

@@ -39,9 +39,13 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from graphopt.core.errors import ConfigError
 from graphopt.core.graph import F64, Graph
 from graphopt.core.machine import Machine
 from graphopt.core.utils.marks import Count, Few, NotNegative, Positive, Share, Whole, Width
+from graphopt.learn.encoders.convolutions import ConvolutionEncoder
+from graphopt.learn.encoders.encoder import Edges, Encoder
+from graphopt.learn.encoders.features import EDGE_WIDTH
 from graphopt.learn.learner import Learner, inference
 from graphopt.problems.cost_model import CostModel
 from graphopt.rewrite.environment.episodes import STOP, Episode, EpisodeSettings, Game, step_together
@@ -137,13 +141,16 @@ class GraphAttention(nn.Module):
 
 
 class ProgramNetwork(nn.Module):
-    """(sums [G, D] over the nodes of each graph, nodes [G] that it has)."""
+    """(sums [G, D] over the nodes of each graph, nodes [G] that it has). encoder: its layers stand in for attention.
+    They, too, read along the edges alone, so that candidates may be drawn in part."""
 
-    def __init__(self, network: NetworkSizes) -> None:
+    def __init__(self, network: NetworkSizes, encoder: ConvolutionEncoder | None) -> None:
         super().__init__()
-        self.sizes = network.sizes
-        self.node = nn.Linear(len(KINDS) + DIMS + len(SIZES) * network.sizes, network.width)
-        self.attention = nn.ModuleList(GraphAttention(network.width) for _ in range(network.layers))
+        self.sizes, self.own = network.sizes, encoder is None
+        self.width = encoder.width if encoder else network.width
+        self.node = nn.Linear(len(KINDS) + DIMS + len(SIZES) * network.sizes, self.width)
+        own = (GraphAttention(self.width) for _ in range(network.layers))
+        self.attention = encoder.hops if encoder else nn.ModuleList(own)
 
     def forward(self, states: ProgramStates) -> tuple[Tensor, Tensor]:
         kind_MK = nn.functional.one_hot(states.kind, len(KINDS)).to(states.dims.dtype)
@@ -151,8 +158,9 @@ class ProgramNetwork(nn.Module):
         read_M4 = dims.new_zeros(len(kind_MK), DIMS).index_add(0, states.edges[1], dims)
         known = [kind_MK, read_M4, states.sizes / 12] if self.sizes else [kind_MK, read_M4]
         h_MD = self.node(torch.cat(known, 1))
+        edges = () if self.own else _both_ways(states.edges, dims, len(h_MD))
         for layer in self.attention:
-            h_MD = nn.functional.leaky_relu(layer(h_MD, states.edges))
+            h_MD = nn.functional.leaky_relu(layer(h_MD, states.edges)) if self.own else layer(h_MD, *edges)
         ones_M1 = h_MD.new_ones(len(h_MD), 1)
         sums = self._summed(torch.cat([h_MD, ones_M1], 1), states)
         return sums[:, :-1], sums[:, -1:]
@@ -167,20 +175,28 @@ class ProgramNetwork(nn.Module):
         return summed
 
 
+def _both_ways(edges: Tensor, dims_E4: Tensor, nodes: int) -> tuple[Edges, Edges]:
+    """As layers of encoders read them; backwards there are none."""
+    order = edges[1].argsort(stable=True)
+    index, known = edges[:, order], nn.functional.pad(dims_E4[order], (0, EDGE_WIDTH - DIMS))
+    return Edges.of(index, known, nodes), Edges.of(index[:, :0], known[:0], nodes)
+
+
 class XRLflowPolicy(nn.Module):
     """Log-probabilities [B, A] of actions, and values [B]. totals: whether graphs know `TOTALS`."""
 
-    def __init__(self, network: NetworkSizes, cap: int, totals: bool = True) -> None:
+    def __init__(self, network: NetworkSizes, cap: int, totals: bool = True,
+                 encoder: ConvolutionEncoder | None = None) -> None:  # fmt: skip
         super().__init__()
         self.cap, self.head, self.totals, width = cap, network.head, totals, network.graph
-        self.programs = ProgramNetwork(network)
+        self.programs = ProgramNetwork(network, encoder)
         self.prior = nn.Parameter(torch.tensor(float(network.prior)))
         if network.head == "flat":
-            self.graph = nn.Linear(network.width + len(TOTALS), width)
+            self.graph = nn.Linear(self.programs.width + len(TOTALS), width)
             self.policy, self.value = _mlp(cap * width, cap, 0.01), _mlp(cap * width, 1, 0.01)
         else:
-            self.graph = nn.Linear(network.width, width)
-            self.change = nn.Linear(network.width, width)
+            self.graph = nn.Linear(self.programs.width, width)
+            self.change = nn.Linear(self.programs.width, width)
             known = 2 * width + 2 * len(TOTALS)
             self.policy, self.value = _mlp(known, 1, 2**0.5), _mlp(known, 1, 2**0.5)
 
@@ -333,15 +349,20 @@ class XRLflow(Learner):
     """yaml: conf/algo/xrlflow.yaml."""
 
     accepts = (Rewriting,)
-    network_settings = frozenset({"network", "additive", "totals"})  # what a candidate saves is among what it reads
+    network_settings = frozenset(
+        {"network", "additive", "totals", "encoded"}
+    )  # what a candidate saves is among what it reads
 
-    def __init__(self, *, name: str, machine: Machine, task: Rewriting, cost: CostModel, seed: int,
+    def __init__(self, *, name: str, machine: Machine, task: Rewriting, cost: CostModel, encoder: Encoder, seed: int,
                  openings: Mapping[str, Rewriter], additive: Literal["cost", "roofline"], episode: EpisodeSettings,
                  network: NetworkSizes, learning: Constants, search: XRLflowSearch, totals: bool, sampled: bool,
-                 ) -> None:  # fmt: skip
+                 encoded: bool) -> None:  # fmt: skip
         super().__init__(name=name, task=task, cost=cost, seed=seed)
-        self.policy = XRLflowPolicy(network, episode.cap, totals)
-        self.openings, self.episode, self.network = list(openings.values()), episode, network
+        if encoded and not isinstance(encoder, ConvolutionEncoder):
+            raise ConfigError(f"algo.encoded=true takes encoder=gat, graphsage, gin or pyg, not {encoder.name}")
+        layers = encoder if encoded and isinstance(encoder, ConvolutionEncoder) else None
+        self.policy = XRLflowPolicy(network, episode.cap, totals, layers)
+        self.openings, self.episode = list(openings.values()), episode
         self.learning, self.search, self.additive, self.sampled = learning, search, additive, sampled
         self.proxy = Flops(name="flops", machine=machine)
         self.automatic_optimization = False
@@ -357,7 +378,7 @@ class XRLflow(Learner):
         """The decision process of a problem. Candidates are drawn as far as the network sees."""
         own = problem.term_price if self.additive == "cost" else None
         proxy = own or self.proxy.term_price(problem.terms)
-        return Game(problem, proxy, episode, self.network.layers)
+        return Game(problem, proxy, episode, len(self.policy.programs.attention))
 
     # ---- learning
 

@@ -73,7 +73,8 @@ FORMER: dict[str, dict[str, str]] = {
 ADDED: dict[str, dict[str, Any]] = {
     "graphopt.learn.go.GO": {"guided": True, "placing": None},
     "graphopt.learn.regal.REGAL": {"actions": "graph"},
-    "graphopt.learn.rewriters.xrlflow.XRLflow": {"totals": True, "sampled": False},
+    "graphopt.learn.rewriters.xrlflow.XRLflow": {"totals": True, "sampled": False, "encoded": False},
+    "graphopt.learn.rewriters.xrlflow.XRLflowPaper": {"encoded": False},
     "graphopt.problems.tasks.fusion.Fusion": {"numerics": None},
     "graphopt.graphs.zoo_dataset.ZooDataset": {"collection": None},
     "graphopt.rewrite.models.rewrite_models.RewriteModels": {"apart": "models"},
