@@ -17,8 +17,8 @@ Reason = tuple[str, str, str, str]  # status, task, algo, reason
 
 
 def tables(found: Collected, against: str, own: str | None = None) -> list[Table]:
-    """All tables of a report, in order. own: how far this method is ahead of every other one, instead of how far all are
-    ahead of `against`."""
+    """All tables of a report, in order. The last ones: how far each method is ahead of `against`, or with `own` how far
+    that method is ahead of each."""
     result: list[Table] = []
     for setting, entries in found.by_setting().items():
         best, shown = best_known(entries), telling(entries)
