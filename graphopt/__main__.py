@@ -59,13 +59,19 @@ def run() -> None:
 
 def run_cell(config: Any) -> None:
     """What Hydra calls with every composed configuration."""
+    from hydra.core.hydra_config import HydraConfig
+
     from graphopt.core.errors import RowsFailed
-    from graphopt.run.cell import open_cell
+    from graphopt.run.cell import in_sweep, open_cell
+    from graphopt.run.config.compatibility import with_peers
     from graphopt.run.config.suggested_machine import with_suggested_machine
     from graphopt.run.evaluate import run_through
     from graphopt.run.training.adopt import adopt
 
-    with open_cell(with_suggested_machine(adopt(config))) as cell:
+    config = with_suggested_machine(adopt(config))
+    if not in_sweep() and HydraConfig.get().runtime.choices.get("experiment") is None:
+        config = with_peers(config)
+    with open_cell(config) as cell:
         if cell.skipped:
             return
         try:

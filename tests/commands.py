@@ -27,7 +27,8 @@ class Answer(NamedTuple):
 
 def command(folder: Path, *words: str, sweep: bool = False) -> Answer:
     """run.py in this process, with results below `folder`."""
-    first = ["run.py", *["-m"] * sweep, f"output_dir={folder}"]
+    told = any(word.startswith(("compare=", "experiment=")) for word in words)
+    first = ["run.py", *["-m"] * sweep, f"output_dir={folder}", *([] if told else ["compare=[]"])]
     out, err, code = io.StringIO(), io.StringIO(), 0
     with pytest.MonkeyPatch.context() as patch, redirect_stdout(out), redirect_stderr(err):
         patch.setattr(sys, "argv", [*first, *words])

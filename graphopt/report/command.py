@@ -27,13 +27,13 @@ EASY_TO_READ = 300  # ops of a graph that fits a picture
 Tables = tuple[str, Sequence[Any], str]  # the stem of the files, tables, numbers as CSV: empty where there are none
 
 
-def print_table(rows_path_or_dir: Path | str, against: str = "local") -> None:
-    """Prints the tables of a run or a study on the terminal."""
+def print_table(rows_path_or_dir: Path | str, against: str = "local", own: str | None = None) -> None:
+    """Prints the tables of a run or a study on the terminal. own: of a run, the algorithm that is compared with all."""
     from graphopt.report.tables.read_rows import collect
     from graphopt.report.tables.render import tables
     from graphopt.report.tables.table import print_tables
 
-    print_tables(tables(collect(rows_path_or_dir), against))
+    print_tables(tables(collect(rows_path_or_dir), against, own))
 
 
 def print_cell(rows_path: Path, rows: Sequence[Row], own: str) -> None:
@@ -43,7 +43,7 @@ def print_cell(rows_path: Path, rows: Sequence[Row], own: str) -> None:
     if single_model(rows):
         print_model(rows_path.parent, rows, own)
     else:
-        print_table(rows_path)
+        print_table(rows_path, own=own)
 
 
 def cell_line(rows: Sequence[Row]) -> str:

@@ -47,7 +47,7 @@ def print_model(folder: Path, rows: Sequence[Row], own: str) -> None:
     for label, text in _facts(answer, row):
         facts.add_row(label, Text(printable(text), overflow="fold"))
     console.print(facts)
-    for table in _tables(answer, solved):
+    for table in _tables(answer, solved, own):
         console.print()
         print_table(console, table)
     console.print()
@@ -128,12 +128,12 @@ def _noise(row: Row) -> str:
     return f" ± {100 * row['noise']:.2g} %" if row.get("noise") else ""
 
 
-def _tables(answer: Answer, solved: Sequence[Row]) -> Iterator[Table]:
+def _tables(answer: Answer, solved: Sequence[Row], own: str) -> Iterator[Table]:
     yield from rule_tables(answer.decided, SHOWN)
     if answer.decided.described:
         yield _changes(answer)
     if len(solved) > 1:
-        yield _methods(solved)
+        yield _methods(solved, own)
 
 
 def rule_tables(decision: Decided, shown: int | None = None) -> Iterator[Table]:
@@ -182,9 +182,16 @@ def _heaviest(graph: Graph, ops: NDArray[np.int64]) -> NDArray[np.int64]:
     return ops if len(ops) <= most else np.sort(ops[np.argsort(-weight, kind="stable")[:most]])
 
 
-def _methods(solved: Sequence[Row]) -> Table:
+def _methods(solved: Sequence[Row], own: str) -> Table:
+    """ratio: over the default; the last column: the row's price over the own algorithm's at the same budget."""
+
+    def ratio(before: float, after: float) -> str:
+        return f"{before / after:.3f}" if 0 < after < math.inf and before < math.inf else "-"
+
+    mine = {row["evals_cap"]: row["judged"] for row in solved if row["algo"] == own}
     order = sorted(solved, key=lambda r: (r["evals_cap"], r["judged"], r["algo"]))
     rows = [[r["algo"], f"{r['evals_cap']:,}", f"{r['evals']:,}", price(r, r["judged"]) + _noise(r),
-             f"{r['initial'] / r['judged']:.3f}" if 0 < r["judged"] < math.inf and r["initial"] < math.inf else "-",
-             f"{r['seconds']:.3g}"] for r in order]  # fmt: skip
-    return Table("all methods and budgets", ["method", "budget", "evaluations", "found", "ratio", "s"], rows)
+             ratio(r["initial"], r["judged"]), f"{r['seconds']:.3g}", ratio(r["judged"], mine.get(r["evals_cap"], 0.0))]
+            for r in order]  # fmt: skip
+    columns = ["method", "budget", "evaluations", "found", "ratio", "s", f"{own} over it"]
+    return Table("all methods and budgets", columns, rows)

@@ -111,7 +111,7 @@ class Cell:
         content = content_of(self.config)
         if content is None:
             return None
-        asked = {key: self.config[key] for key in ("budget", "compare", "split")}
+        asked = {**{key: self.config[key] for key in ("budget", "split")}, "compare": self.settings.compare}
         algos = {name: self.hash_of(name) for name in self.settings.compare}
         return self.hash + digest({**asked, "algos": algos, **({"content": content} if content else {})})
 
@@ -264,6 +264,8 @@ def settings_of(config: Mapping[str, Any]) -> Settings:
     budget = scalars.get("budget")
     if isinstance(budget, dict) and isinstance(budget.get("evals"), int):
         scalars["budget"] = {**budget, "evals": [budget["evals"]]}
+    if "compare" in scalars:
+        scalars["compare"] = scalars["compare"] or []
     settings: Settings = call(Settings, scalars, "", {})
     if not settings.budget.evals:
         raise UsageError("budget.evals must name at least one number of evaluations")

@@ -122,7 +122,7 @@ class Study:
             os.environ["PYTHONPATH"] = str(HERE)
             pool.WORKER = "stub_worker"
             happen = _Happening(accident, self.place)
-            sys.argv = ["run.py", f"output_dir={self.place / 'out'}", *STUDIES[self.name]]
+            sys.argv = ["run.py", f"output_dir={self.place / 'out'}", "compare=[]", *STUDIES[self.name]]
             try:
                 run()
                 code = 0

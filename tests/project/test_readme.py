@@ -235,7 +235,7 @@ def test_optimisers_solve_a_task_of_which_they_know_nothing(place: Path, monkeyp
 
 def test_go_learns_it(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     few = ("trainer.steps=4", "trainer.val_every=2", "encoder.width=8", "budget.evals=[0,40]", "algo.search.refresh=16")
-    rows = run(monkeypatch, place, *WORDS, "algo=go", *few)
+    rows = run(monkeypatch, place, *WORDS, "algo=go", "compare=[]", *few)
     assert [row["status"] for row in rows] == ["ok"] * 4 * 2
     assert all(row["train_evals"] > 0 for row in rows)
     assert all(row["judged"] < row["initial"] for row in rows if row["evals_cap"] == 40)

@@ -172,7 +172,7 @@ def test_a_strangers_entry_appears_without_an_edit(
     monkeypatch.setenv(OWN_OPTIONS, str(own / "options"))
     words = ["task=placement", "dataset=synthetic", "dataset.families=[layered]",
              "dataset.ops=[20]", "dataset.train=0", "dataset.val=0"]  # fmt: skip
-    words += ["dataset.test=1", "algo=mine", "study=mine", "budget.evals=[5]", "logger=none",
+    words += ["dataset.test=1", "algo=mine", "study=mine", "budget.evals=[5]", "logger=none", "compare=[]",
               f"output_dir={tmp_path}/out"]  # fmt: skip
     monkeypatch.setattr(sys, "argv", ["graphopt", "--config-dir", str(own / "options"), *words])
     try:

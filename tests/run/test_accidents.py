@@ -62,7 +62,7 @@ ROOT = Path(__file__).resolve().parents[2]
 SOLVE = [  # little to compile and to compute until the first answer; the second search would take hours
     "dataset=synthetic", "dataset.families=[layered]",
     "dataset.ops=[20]", "dataset.train=1", "dataset.val=1", "dataset.test=1",
-    "task=scheduling", "budget.evals=[5,1000000000]",
+    "task=scheduling", "budget.evals=[5,1000000000]", "compare=[]",
 ]  # fmt: skip
 TRAIN = ["algo=go", "trainer.steps=100000", "trainer.save_every=1"]
 

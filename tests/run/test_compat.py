@@ -1,13 +1,17 @@
 """Who fits whom, and what the refusals say."""
 
+import itertools
 from pathlib import Path
 from typing import Any
 
 import frame_parts as parts_of
 import numpy as np
 import pytest
+import yaml
+from omegaconf import OmegaConf
 
-from graphopt.core.cli import config_dir
+from graphopt import CONF
+from graphopt.core.cli import composed, config_dir
 from graphopt.core.errors import ConfigError, Incompatible, Unsolved
 from graphopt.core.utils import registry
 from graphopt.graphs.in_memory import InMemory
@@ -17,6 +21,15 @@ from graphopt.run.config import compatibility
 from graphopt.run.config.build import build
 from graphopt.run.config.construct import construct, target_of
 
+PEERS = [
+    ([], ["default", "motif_scan"]),
+    (["algo=motif_scan"], ["default"]),
+    (["compare=[]"], []),
+    (["cost=inductor", "dataset=lowered"], ["default", "compiler_search"]),
+    (["task=placement_scheduling"], ["default", "windowed"]),
+    (["task=placement_scheduling", "cost.objective=peak_memory"], ["default", "hot_local"]),
+    (["task=rewrite", "algo=xrlflow", "cost=flops"], ["tensat"]),
+]
 TASKS, ALGOS = registry.options("task"), registry.options("algo")
 
 
@@ -202,3 +215,16 @@ def test_prices_of_single_ops_are_for_rewriting() -> None:
               "cost": registry.option("cost", "flops")}  # fmt: skip
     with pytest.raises(Incompatible, match=r"cost=flops prices programs, .*Cost models for it: .*simulator"):
         compatibility.check(config)
+
+
+@pytest.mark.parametrize(("words", "peers"), PEERS)
+def test_a_run_is_compared_with_the_default_and_the_strongest_search(words: list[str], peers: list[str]) -> None:
+    found = compatibility.with_peers(OmegaConf.create(composed(words)))
+    assert found.compare == peers
+
+
+def test_the_strongest_searches_are_options_that_need_no_training() -> None:
+    known = yaml.safe_load((CONF / "strongest.yaml").read_text())
+    assert {task.split("/")[0] for task in known} == {*TASKS}
+    for name in itertools.chain(*known.values()):
+        assert not compatibility.learns(target_of(registry.option("algo", name), "algo"))

@@ -3,7 +3,7 @@
 import math
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any
 
 from graphopt.report.tables.lines import Line, best_known, blocks, differences, group, repeated, summarise, telling
@@ -16,8 +16,9 @@ FITS = "found a plan that fits, where the default does not: no ratio"
 Reason = tuple[str, str, str, str]  # status, task, algo, reason
 
 
-def tables(found: Collected, against: str) -> list[Table]:
-    """All tables of a report, in order."""
+def tables(found: Collected, against: str, own: str | None = None) -> list[Table]:
+    """All tables of a report, in order. The last ones: how far each method is ahead of `against`, or with `own` how far
+    that method is ahead of each."""
     result: list[Table] = []
     for setting, entries in found.by_setting().items():
         best, shown = best_known(entries), telling(entries)
@@ -29,7 +30,7 @@ def tables(found: Collected, against: str) -> list[Table]:
             result.append(_by_size(kinds["size"], ratio_name(setting)))
         for kind in ("family", "dataset"):
             result += _by_kind(kind, kinds.get(kind, {}), ratio_name(setting))
-        result += _paired(shown, against)
+        result += _ahead(entries, own) if own else _paired(shown, against)
     return result + apart(found)
 
 
@@ -145,6 +146,19 @@ def _paired(entries: Sequence[Entry], against: str) -> list[Table]:
     note = "" if all(d.ratio.known for d in lines) else "No interval and no verdict from a single family."
     title = f"paired with {against} at equal budget, by graph and seed"
     return [Table(title, columns, rows, breaks=breaks, left=2, note=note)]
+
+
+def _ahead(entries: Sequence[Entry], own: str) -> list[Table]:
+    if all(entry.method != "default" for entry in entries):  # every row says what that costs
+        default = [replace(entry, method="default", judged=entry.initial) for entry in entries if entry.method == own]
+        entries = [*entries, *default]
+    methods = dict.fromkeys(entry.method for entry in sorted(entries, key=lambda e: (e.method != "default", e.method)))
+    lines = [(d.budget, d) for other in methods for d in differences(entries, other) if d.method == own]
+    rows = [[budget_label(budget), d.against, d.ratio.text(".3f"), _verdict(d.ratio)[1], str(d.graphs)]
+            for budget, d in sorted(lines, key=lambda line: line[0])]  # fmt: skip
+    columns = ["budget", "over", f"{own}{interval_title(d.ratio for _, d in lines)}", "verdict", "graphs"]
+    note = f"{own}: geometric mean of the other's price / its own; 95 % intervals over families x seeds."
+    return [Table(f"{own} over the others at equal budget", columns, rows, left=2, note=note)] if rows else []
 
 
 def _verdict(ratio: Interval) -> tuple[str, str]:

@@ -58,7 +58,7 @@ def build(config: Mapping[str, Any], held: Dataset | None = None) -> Parts:
     else:
         algo = construct(config["algo"], "algo", around)
     compared, refused = list[Solver[Any]](), dict[str, str]()
-    names: list[str] = convert(config["compare"], list[str], "compare")
+    names: list[str] = convert(config["compare"] or [], list[str], "compare")
     for name in names:
         why = compatibility.refusal(name, config)
         if why:

@@ -10,8 +10,11 @@ costs and optimisers what a graph must carry (`needs`), data sets what graphs ca
 import argparse
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from functools import cache
 from typing import Any, get_args
+
+import yaml
 
 from graphopt import CONF
 from graphopt.core.errors import Incompatible, UsageError, UserError
@@ -196,6 +199,24 @@ def refusal(algo: str, config: Mapping[str, Any]) -> str:
         return f"algo={algo} {wrong[0]}; task={task['name']} {wrong[1]}"
     lacks = lacking(node, config)
     return f"algo={algo} {lacks}" if lacks else ""
+
+
+def with_peers(config: Any) -> Any:
+    """The composed configuration of a single run, with those that it is compared with: where it does not say, the
+    default and the strongest search of its task that fits (conf/strongest.yaml)."""
+    if config.get("compare") is not None:
+        return config
+    from omegaconf import OmegaConf
+
+    plain: Any = OmegaConf.to_container(config, resolve=True)
+    with suppress(UserError):  # what is wrong with the configuration is said when it is built
+        task, cost = (registry.base(group, plain[group]) for group in ("task", "cost"))
+        known: dict[str, list[str]] = yaml.safe_load((CONF / "strongest.yaml").read_text())
+        strongest = known.get(f"{task}/{cost}", known.get(task, []))
+        own = registry.base("algo", plain["algo"])
+        fitting = [[name for name in names if not refusal(name, plain)][:1] for names in (["default"], strongest)]
+        plain["compare"] = [name for found in fitting for name in found if name != own]
+    return OmegaConf.create(plain)
 
 
 def _or_none(names: list[str]) -> str:
