@@ -14,7 +14,7 @@ import pytest
 from test_architecture import MODULES, PACKAGE, RANK, ROOT, module_of, modules_imported, unit_of
 
 MOST = {  # figure: (at most today, wanted)
-    "lines of graphopt/": (56_400, 48_000),  # the four papers as published; placement by groups: 270
+    "lines of graphopt/": (56_600, 48_000),  # the four papers as published; placement by groups: 270
     "modules": (335, 440),
     "entries at its top": (14, 14),
     "options of algo": (57, 54),  # regal_paper, laf_paper, xrlflow_paper: each paper as published, beside ours
@@ -24,8 +24,8 @@ MOST = {  # figure: (at most today, wanted)
     "arrows back": (0, 0),
     "circles": (0, 0),
     "imports for types alone": (3, 0),
-    "lines of tests": (31_800, 25_000),  # those options, trained on one graph
-    "tracked files": (975, 1_000),  # those options, and rows of them
+    "lines of tests": (32_000, 25_000),  # those options, trained on one graph
+    "tracked files": (990, 1_000),  # those options, and rows of them
     "MiB of results/": (38, 35),  # rows of those options, three trainings each
 }
 
