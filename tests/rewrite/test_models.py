@@ -90,6 +90,7 @@ def _pads(size: list[int], kernel: object, strides: object, same: bool) -> tuple
 SMALL: dict[str, dict[str, Any]] = {
     "inception_v3": {"size": 75, "divisor": 16},
     "squeezenet": {"size": 64, "channels": 8, "classes": 10},
+    "resnet18": {"size": 32, "channels": 8},
     "resnext50": {"size": 32, "channels": 8, "groups": 4},
     "bert": {"blocks": 2, "seq": 8, "width": 16, "heads": 2},
     "dalle_mini": {"blocks": 2, "text": 8, "width": 16, "heads": 2, "hidden": 24},
@@ -143,7 +144,8 @@ def test_resnext_has_the_known_number_of_ops() -> None:
 
 PARAMETERS = {  # published ones, without biases; of the last three without the classifier of 1,000 classes
     "vgg19": 143_667_240 - 5_504 - 2 * 4_096 - 1_000, "squeezenet": 1_235_496 - 3_944, "vit": 12 * 12 * 768**2,
-    "mobilenet_v2": 3_504_872 - 1_281_000, "densenet": 7_978_856 - 1_025_000, "regnet_x": 5_157_512 - 385_000,
+    "resnet18": 11_166_912, "mobilenet_v2": 3_504_872 - 1_281_000, "densenet": 7_978_856 - 1_025_000,
+    "regnet_x": 5_157_512 - 385_000,
 }  # fmt: skip
 
 
@@ -223,9 +225,10 @@ def test_work_is_what_the_layers_do() -> None:
 
 
 def test_published_sizes_of_real_models() -> None:
-    """VGG-19 takes 19.6 GMAC at 224 x 224, ResNeXt-50 (32 x 4d) about 4.2."""
+    """VGG-19 takes 19.6 GMAC at 224 x 224, ResNeXt-50 (32 x 4d) about 4.2, ResNet-18 1.82."""
     assert graph_of(build_model("vgg19", {}), name="v").flops.sum() / 2e9 == pytest.approx(19.6, rel=0.02)
     assert graph_of(build_model("resnext50", {}), name="r").flops.sum() / 2e9 == pytest.approx(4.2, rel=0.05)
+    assert graph_of(build_model("resnet18", {}), name="r").flops.sum() / 2e9 == pytest.approx(1.82, rel=0.02)
 
 
 def test_the_data_set_holds_all_models_by_family() -> None:

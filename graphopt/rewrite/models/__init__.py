@@ -1,4 +1,4 @@
-"""Models on which rewriting is compared, as programs: the seven of X-RLflow, three more of Tensat, eight of neither.
+"""Models on which rewriting is compared, as programs: the eight of X-RLflow, three more of Tensat, eight of neither.
 
 Each is a function of its sizes; defaults are the published ones, smaller ones are for tests. Those of the papers hold
 what the published graphs hold, so neither softmax nor normalisation; the others have both. Weights are random
@@ -23,6 +23,7 @@ from graphopt.rewrite.models.published import (
     nasnet_a,
     nasrnn,
     regnet_x,
+    resnet18,
     resnext50,
     shufflenet,
     squeezenet,
@@ -32,7 +33,7 @@ from graphopt.rewrite.models.published import (
     vit,
 )
 
-XRLFLOW = (inception_v3, squeezenet, resnext50, bert, dalle_mini, transformer_transducer, vit)
+XRLFLOW = (inception_v3, resnet18, squeezenet, resnext50, bert, dalle_mini, transformer_transducer, vit)
 TENSAT = (nasrnn, nasnet_a, vgg19)
 FURTHER = (shufflenet, mobilenet_v2, densenet, regnet_x, mlp_mixer, t5, lstm, mixture)
 MODELS: dict[str, Callable[..., Program]] = {model.__name__: model for model in (*XRLFLOW, *TENSAT, *FURTHER)}

@@ -5,8 +5,8 @@ normalisation, and batch 1. Attention without softmax is cubic in its input, so 
 therefore adds its result to its input with a small gain of the random weights; the sizes of the published graphs do not
 change by that.
 
-ShuffleNet, MobileNetV2, DenseNet, RegNetX, MLP-Mixer, T5, an LSTM and a mixture of experts are of no paper on
-rewriting, whole and normalised as published but for what each one says.
+ResNet-18, of X-RLflow's table 2, is made like them. ShuffleNet, MobileNetV2, DenseNet, RegNetX, MLP-Mixer, T5, an LSTM
+and a mixture of experts are of no paper on rewriting, whole and normalised as published but for what each one says.
 """
 
 from math import sqrt
@@ -57,6 +57,19 @@ def resnext50(size: int = 224, channels: int = 64, groups: int = 32) -> Program:
             if stride > 1 or b.shape(x)[1] != 2 * width:
                 x = b.conv(x, 2 * width, 1, stride=stride, activation="relu")
             x = b.unary("relu", b.add(x, y))
+    return b.build(x)
+
+
+def resnet18(size: int = 224, channels: int = 64) -> Program:
+    """ResNet-18 (He et al., 2016) up to its last block: 37 ops. `channels` of the first convolution."""
+    b = Builder()
+    x = b.conv(b.input((1, 3, size, size)), channels, 7, stride=2, activation="relu")
+    x = b.pool("max", x, 3, 2)
+    for stage in range(4):
+        for block in range(2):
+            width, stride = channels * 2**stage, 2 if stage > 0 and block == 0 else 1
+            y = b.conv(b.conv(x, width, 3, stride=stride, activation="relu"), width, 3)
+            x = b.unary("relu", b.add(b.conv(x, width, 1, stride=stride) if stride > 1 else x, y))
     return b.build(x)
 
 
