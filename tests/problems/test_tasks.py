@@ -255,8 +255,8 @@ def test_machine_presets_are_what_they_say():
             made[path.stem] = construct(node, "machine")
     assert all(machine.name == name for name, machine in made.items())
     counts = {name: machine.num_devices for name, machine in made.items()}
-    assert counts == {"gpu2": 2, "gpu4_pcie": 4, "gpu8_nvlink": 8, "gpu8_pcie": 8, "cpu_gpu": 2, "identical": 4,
-                      "sequential_send": 2, "a6000_xla": 1, "h200_xla": 1, "accelerators6": 7,
+    assert counts == {"gpu2": 2, "gpu4_pcie": 4, "gpu4_small": 4, "gpu8_nvlink": 8, "gpu8_pcie": 8, "cpu_gpu": 2,
+                      "identical": 4, "sequential_send": 2, "a6000_xla": 1, "h200_xla": 1, "accelerators6": 7,
                       "accelerators": 3, "cpu_core": 1}  # fmt: skip
     assert made["gpu4_pcie"].devices[3].contraction_flops == 60e12
     assert [d.vector_flops for d in made["cpu_gpu"].devices] == [10e12, 0.1e12]

@@ -154,9 +154,11 @@ def test_actions_end_with_sweeps() -> None:
 
 def solve(algo: str, cost: ProgramCost, evals: int, **changes: Any) -> RewriteProblem:
     node = registry.option("algo", algo)
+    encoder = construct(registry.option("encoder", "graphsage") | {"width": 8}, "encoder", {"extra_width": 0})
     for part in node.keys() & changes.keys():
         node[part] = node[part] | changes[part]
     around = {"machine": MACHINE, "task": TASK, "cost": cost, "seed": 0}
+    around |= {"encoder": encoder} if algo == "xrlflow" else {}
     problem = problem_of(grouped(LAYERS), cost, evals)
     with contextlib.suppress(OutOfBudget):
         construct(node, "algo", around).solve(problem)

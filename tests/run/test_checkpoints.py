@@ -121,7 +121,7 @@ def test_a_checkpoint_of_an_older_version_loads_where_it_fits(cell: Cell, prepar
 # --- The checkpoints that come with the package answer, with the commands that docs/using.md gives.
 
 PACKAGED = sorted(adopt.PRETRAINED.glob("*.ckpt"))
-ENCODERS = {"regal": "message_passing", "gas": "sequence", "kernel_model": None, "run_model": None,
+ENCODERS = {"go": "graphsage", "regal": "message_passing", "gas": "sequence", "kernel_model": None, "run_model": None,
             "xrlflow": None}  # fmt: skip
 DATA = ["dataset=synthetic", "dataset.families=[layered]",
         "dataset.ops=[40]", "dataset.train=1", "dataset.val=1", "dataset.test=2"]  # fmt: skip
@@ -139,7 +139,8 @@ PURPOSES = [(file, *purpose) for file in PACKAGED
 @pytest.mark.parametrize(("file", "task", "objective"), PURPOSES, ids=["-".join((f.stem, *p)) for f, *p in PURPOSES])
 def test_answers_at_once(file: Path, task: str, objective: str, tmp_path: Path) -> None:
     algo = file.stem.split("-")[0]
-    costs = [f"cost.objective={objective}", f"judge.objective={objective}", "machine=gpu4_pcie", "budget.evals=60"]
+    machine = "gpu2" if file.stem.startswith("go-joint") else "gpu4_pcie"  # which places op by op
+    costs = [f"cost.objective={objective}", f"judge.objective={objective}", f"machine={machine}", "budget.evals=60"]
     data = PROGRAMS if task == "rewrite" else DATA
     answer = command(tmp_path, f"task={task}", f"algo={algo}", "ckpt=pretrained", *data, *costs)
     assert answer.code == 0, answer.err

@@ -84,7 +84,9 @@ def test_an_own_algorithm_is_its_option_with_these_values(experiment: str, name:
     found, plain = flat(OmegaConf.to_container(made.algo)), flat(node)
     changed = {key: value for key, value in said.items() if key.startswith("algo.")}
     others = said.keys() - changed.keys() - inner.keys()
-    assert all(re.sub("[' ]", "", str(OmegaConf.select(made, key))) == said[key] for key in others)
+    assert all(
+        re.sub("[' ]", "", str(OmegaConf.select(made, key))).replace("None", "null") == said[key] for key in others
+    )
     assert name not in set(registry.options("algo")) - {option} and found.keys() == plain.keys()
     renamed = set() if name == option else {"algo.name"}
     assert {key for key in plain if found[key] != plain[key]} == {*renamed, *changed} and found["algo.name"] == name
