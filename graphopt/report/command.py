@@ -4,7 +4,8 @@
 DIR/table.csv; `--improvement-over METHOD` makes tables in REGAL's form instead, `--reach METHOD` in LAF's, `--reach
 best_unlearned` the same against the best method without parameters of each graph; `--replay` re-prices every stored
 decision and writes no tables unless `--markdown` or `--csv` ask for them, `--figures` prints the headline figures of a
-stored experiment, `--plots` draws into DIR/pictures.
+stored experiment, `--plots` draws into DIR/pictures. `--learning`, of a folder of studies: whether learning pays, as a
+table and a picture.
 """
 
 import argparse
@@ -57,13 +58,17 @@ def cell_line(rows: Sequence[Row]) -> str:
 
 
 def written(place: Path, made: Tables, markdown: Path | None = None, csv: Path | None = None) -> list[Path]:
-    """Prints tables and writes them as Markdown and CSV, into the place unless other files are given."""
+    """Prints tables and writes them as Markdown and CSV, into the place unless other files are given. A Markdown file
+    with the comments `<!-- STEM -->` and `<!-- /STEM -->` keeps what is around these."""
     from graphopt.report.tables.table import as_markdown, print_tables
 
     stem, tables, numbers = made
     print_tables(tables)
     folder = place if place.is_dir() else place.parent
-    contents = {markdown or folder / f"{stem}.md": as_markdown(tables)}
+    markdown, text = markdown or folder / f"{stem}.md", as_markdown(tables)
+    before, mark, rest = (markdown.read_text() if markdown.is_file() else "").partition(f"<!-- {stem} -->\n")
+    _, end, after = rest.partition(f"<!-- /{stem} -->")
+    contents = {markdown: before + mark + text + end + after if mark and end else text}
     if numbers:
         contents[csv or folder / f"{stem}.csv"] = numbers
     for file, content in contents.items():
@@ -74,6 +79,10 @@ def written(place: Path, made: Tables, markdown: Path | None = None, csv: Path |
 
 def tables_of(args: argparse.Namespace) -> Tables:
     """Those that the command line asks for: what each method reached, or how far it is from another one."""
+    if args.learning:
+        from graphopt.report.learning import learning_lines, learning_table
+
+        return "learning", [learning_table(learning_lines(args.place))], ""
     from graphopt.report.tables import improvement, reach, render
     from graphopt.report.tables.read_rows import collect
 
@@ -112,19 +121,28 @@ def print_figures(place: Path) -> None:
 
 
 def draw(place: Path) -> list[Path]:
-    """Curves, bars, and of every setting the answer that gains most, into a pictures folder."""
+    """Curves, bars, how trainings went, and of every setting the answer that gains most, into a pictures folder."""
     from graphopt.report.answer import Answer
     from graphopt.report.pictures.curves import draw_study
+    from graphopt.report.pictures.training import draw_training
     from graphopt.report.tables.read_rows import collect
 
     folder, found = (place if place.is_dir() else place.parent) / "pictures", collect(place)
-    files = draw_study(found, folder)
+    files = draw_study(found, folder) + draw_training(place, folder)
     for entries in found.by_setting().values():
         there = [e for e in entries if e.decision is not None and is_there(e.decision)]
         shown = max(there, key=lambda e: (e.ops <= EASY_TO_READ, e.speedup), default=None)
         if shown is not None and shown.decision is not None:
             files += Answer.load(shown.decision).draw(folder)
     return files
+
+
+def draw_learning(place: Path) -> list[Path]:
+    """Into its pictures folder."""
+    from graphopt.report.learning import learning_lines
+    from graphopt.report.pictures.forest import draw_forest
+
+    return draw_forest(learning_lines(place), place / "pictures")
 
 
 def parser() -> argparse.ArgumentParser:
@@ -137,6 +155,7 @@ def parser() -> argparse.ArgumentParser:
     result.add_argument("--improvement-over", metavar="METHOD", help="improvement over this method, and gap")
     result.add_argument("--reach", metavar="METHOD", help="evaluations to reach what METHOD ends at, or best_unlearned")
     result.add_argument("--figures", action="store_true", help="only the experiment's headline figures, as JSON lines")
+    result.add_argument("--learning", action="store_true", help="of a folder of studies: does learning pay?")
     result.add_argument("--plots", action="store_true", help="draw into DIR/pictures")
     result.add_argument("--markdown", type=Path, metavar="FILE", help="instead of DIR/table.md")
     result.add_argument("--csv", type=Path, metavar="FILE", help="instead of DIR/table.csv")
@@ -154,7 +173,7 @@ def main(arguments: Sequence[str]) -> int:
             print_table(args.place, args.against)  # who checks what is stored does not want it changed
         else:
             files += written(args.place, tables_of(args), args.markdown, args.csv)
-        drawn = draw(args.place) if args.plots else []
+        drawn = (draw_learning if args.learning else draw)(args.place) if args.plots else []
         if args.plots and not drawn:
             say("nothing to draw: no row has a price")
         for file in [*files, *drawn]:

@@ -85,7 +85,7 @@ def figures(experiment: Spec, rows: Sequence[Row], place: Path = Path()) -> list
     """What an entry of the file asks of rows; place: where the rows lie."""
     common = {key: value for key, value in experiment.items() if key != "figures"} | {"place": place}
     found: list[Figure] = []
-    rows = [{**row, "raced": row.get("initial") != row.get("searched_initial")} for row in rows]  # by a race of its own
+    rows = marked(rows)
     entries = (each for entry in experiment["figures"] for each in _listed(entry))
     for entry in entries:
         for spec in _repeated({**common, **entry}, rows):
@@ -95,6 +95,11 @@ def figures(experiment: Spec, rows: Sequence[Row], place: Path = Path()) -> list
             kind = spec.get("kind", "faster")
             found += paired(spec, chosen) if kind in FORMS else KINDS[kind](spec, chosen)
     return found
+
+
+def marked(rows: Sequence[Row]) -> list[Row]:
+    """With the field `raced`: whether the default was measured again in a race of the row's own."""
+    return [{**row, "raced": row.get("initial") != row.get("searched_initial")} for row in rows]
 
 
 def _repeated(entry: Spec, rows: Sequence[Row]) -> Iterator[Spec]:
