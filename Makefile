@@ -33,7 +33,7 @@ clean:
 	  echo "graphopt needs Python 3.11 or newer, but '$(PYTHON)' is not: make PYTHON=/path/to/python3.11 ..." >&2; exit 1; }
 	@echo "Setting up .venv (two minutes, about 2 GB)"
 	$(PYTHON) -m venv .venv
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e .
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[html]'
 	@touch $@
 
 .venv/ready-dev: .venv/ready

@@ -323,6 +323,14 @@ class Answer:
             shutil.copyfile(self.model, path)
         return Path(path)
 
+    def html(self, path: str | Path) -> Path:
+        """Writes one page that needs no network: what was decided and what each decision is worth, the graph, which one
+        can search and zoom, the run on its devices. Raises ConfigError without Bokeh."""
+        from graphopt.report.page.answer_page import answer_page
+
+        with writing(Path(path)):
+            return answer_page(self, Path(path))
+
     def draw(self, folder: str | Path) -> list[Path]:
         """Pictures: the graph by kernel or device, a Gantt chart with memory over time, a trace for Perfetto."""
         from graphopt.report.pictures.timeline import draw_solution  # matplotlib loads slowly

@@ -157,6 +157,12 @@ class Results:
     def __str__(self) -> str:
         return as_markdown(tables(collect(self.folder), str(self.rows[0]["algo"])))
 
+    def html(self, path: str | Path) -> Path:
+        """Writes the tables and curves as one page that needs no network. Raises ConfigError without Bokeh."""
+        from graphopt.report.page.study_page import study_page
+
+        return study_page(self.folder, Path(path), str(self.rows[0]["algo"]))
+
     def answers(self) -> list[Answer]:
         """The answer of every row that has one, in the order of the rows."""
         return [Answer.load(self.folder / str(row["cell"]) / str(row["decision"])) for row in self.rows

@@ -4,8 +4,8 @@
 DIR/table.csv; `--improvement-over METHOD` makes tables in REGAL's form instead, `--reach METHOD` in LAF's, `--reach
 best_unlearned` the same against the best method without parameters of each graph; `--replay` re-prices every stored
 decision and writes no tables unless `--markdown` or `--csv` ask for them, `--figures` prints the headline figures of a
-stored experiment, `--plots` draws into DIR/pictures. `--learning`, of a folder of studies: whether learning pays, as a
-table and a picture.
+stored experiment, `--plots` draws into DIR/pictures. `--html` writes DIR/report.html. `--learning`, of a folder of
+studies: whether learning pays, as a table and a picture.
 """
 
 import argparse
@@ -17,13 +17,14 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from graphopt.core.errors import UserError
+from graphopt.core.errors import ConfigError, UserError
 from graphopt.core.graph import GraphError
 from graphopt.core.utils.plain_json import dumps
 from graphopt.core.utils.terminal import say
 from graphopt.run.records.packed import is_there
 from graphopt.run.records.rows import Row
 
+MOST_LINES = 12  # of a short table
 EASY_TO_READ = 300  # ops of a graph that fits a picture
 Tables = tuple[str, Sequence[Any], str]  # the stem of the files, tables, numbers as CSV: empty where there are none
 
@@ -35,6 +36,28 @@ def print_table(rows_path_or_dir: Path | str, against: str = "local", own: str |
     from graphopt.report.tables.table import print_tables
 
     print_tables(tables(collect(rows_path_or_dir), against, own))
+
+
+def print_verdict(place: Path) -> None:
+    """Prints of a study what it says in a sentence, its first table without the columns about effort, and the page."""
+    from graphopt.report.tables.read_rows import collect
+    from graphopt.report.tables.render import tables
+    from graphopt.report.tables.table import Table, print_tables
+    from graphopt.report.tables.verdict import verdict
+
+    found = collect(place)
+    first = next(iter(tables(found, "local")), None)
+    if first is not None:
+        short = [row[:6] for row in first.rows[:MOST_LINES]]
+        bold = {(row, column) for row, column in first.bold if row < len(short) and column < 6}
+        print_tables([Table(first.title, first.columns[:6], short, bold, first.breaks, left=2)])
+    say(verdict(found))
+    try:
+        from graphopt.report.page.study_page import study_page
+
+        say(f"page: {study_page(place, page_of(place))}")
+    except ConfigError as error:
+        say(f"no page: {error}")
 
 
 def print_cell(rows_path: Path, rows: Sequence[Row], own: str) -> None:
@@ -145,6 +168,11 @@ def draw_learning(place: Path) -> list[Path]:
     return draw_forest(learning_lines(place), place / "pictures")
 
 
+def page_of(place: Path) -> Path:
+    """Where the page of a folder, or of a rows.jsonl, is written."""
+    return (place if place.is_dir() else place.parent) / "report.html"
+
+
 def parser() -> argparse.ArgumentParser:
     result = argparse.ArgumentParser(prog="graphopt report", description="Tables, curves and replay of stored runs.")
     result.add_argument("place", type=Path, metavar="DIR", help="a study's or a run's folder, or one rows.jsonl")
@@ -157,6 +185,7 @@ def parser() -> argparse.ArgumentParser:
     result.add_argument("--figures", action="store_true", help="only the experiment's headline figures, as JSON lines")
     result.add_argument("--learning", action="store_true", help="of a folder of studies: does learning pay?")
     result.add_argument("--plots", action="store_true", help="draw into DIR/pictures")
+    result.add_argument("--html", action="store_true", help="write DIR/report.html, a page that needs no network")
     result.add_argument("--markdown", type=Path, metavar="FILE", help="instead of DIR/table.md")
     result.add_argument("--csv", type=Path, metavar="FILE", help="instead of DIR/table.csv")
     return result
@@ -173,6 +202,10 @@ def main(arguments: Sequence[str]) -> int:
             print_table(args.place, args.against)  # who checks what is stored does not want it changed
         else:
             files += written(args.place, tables_of(args), args.markdown, args.csv)
+        if args.html:
+            from graphopt.report.page.study_page import study_page
+
+            files.append(study_page(args.place, page_of(args.place), args.against))
         drawn = (draw_learning if args.learning else draw)(args.place) if args.plots else []
         if args.plots and not drawn:
             say("nothing to draw: no row has a price")

@@ -7,11 +7,15 @@ from hydra.experimental.callback import Callback
 
 
 class StudyTable(Callback):
-    """Prints the table of the study when a sweep is over and no cell of it failed."""
+    """Prints the table of the study when a sweep is over and no cell of it failed. brief: the verdict, one short table
+    and where the page is."""
+
+    def __init__(self, brief: bool = False) -> None:
+        self.brief = brief
 
     def on_multirun_end(self, config: Any, **kwargs: Any) -> None:
-        from graphopt.report.command import print_table
+        from graphopt.report.command import print_table, print_verdict
 
         place = Path(config.output_dir) / config.study
         if any(place.glob("*/rows.jsonl")):
-            print_table(place)
+            (print_verdict if self.brief else print_table)(place)

@@ -1,0 +1,58 @@
+"""Parts, put together to one HTML file that needs no network. Bokeh's JavaScript is written into it."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+from jinja2 import Environment
+from markupsafe import Markup
+
+from graphopt.core.errors import ConfigError
+from graphopt.core.utils.whole import whole_file
+from graphopt.report.tables.table import Table
+
+
+@dataclass(frozen=True)
+class Part:
+    """A heading and what stands below it. plot: a Bokeh model. filter: a field that hides rows of the table."""
+
+    title: str
+    table: Table | None = None
+    plot: Any = None
+    code: str = ""
+    note: str = ""
+    filter: bool = False
+
+
+def bokeh() -> Any:
+    """The package. Raises ConfigError."""
+    try:
+        import bokeh.models
+        import bokeh.plotting
+    except ImportError:
+        raise ConfigError("pages are drawn by Bokeh: pip install 'graphopt[html]'") from None
+    return bokeh
+
+
+def write_page(target: Path, title: str, verdict: str, parts: Sequence[Part]) -> Path:
+    """Writes the file, all at once; what comes out of files is escaped. Raises ConfigError."""
+    bokeh()
+    from bokeh.embed import components
+    from bokeh.resources import Resources
+
+    plots = [part.plot for part in parts if part.plot is not None]
+    script, made = components(plots) if plots else ("", ())
+    places = iter(made)
+    shown = [{"title": part.title, "table": part.table, "code": part.code, "note": part.note, "filter": part.filter,
+              "plot": Markup(next(places)) if part.plot is not None else None} for part in parts]  # fmt: skip
+    source = Resources(mode="inline", components=["bokeh", "bokeh-gl", "bokeh-widgets"]).render() if plots else ""
+    template = Environment(autoescape=True).from_string(files(__package__).joinpath("page.html").read_text())
+    text = template.render(
+        title=title, verdict=verdict, parts=shown, resources=Markup(source), script=Markup(script)
+    )
+    target.parent.mkdir(parents=True, exist_ok=True)
+    with whole_file(target) as file:
+        file.write(text.encode())
+    return target

@@ -1,0 +1,49 @@
+"""What a study says in a sentence: is a learned method ahead of the best search without learning?"""
+
+from collections.abc import Iterator, Sequence
+
+from graphopt.report.tables.lines import Difference, differences, group
+from graphopt.report.tables.read_rows import Collected, Entry, Setting
+from graphopt.report.tables.render import budget_label
+
+def verdict(found: Collected) -> str:
+    """A sentence for each learned method, at its smallest budget above 0 at which others were run too (else at 0); what
+    is best where nothing is learned. The best method without learning is the one that is hardest to beat in the mean."""
+    said = [text for setting, entries in found.by_setting().items() for text in _of(setting, entries)]
+    return " ".join(said) or "No method was run beside another one, so nothing is compared."
+
+
+def _of(setting: Setting, entries: Sequence[Entry]) -> Iterator[str]:
+    smaller = "smaller" if dict(setting)["objective"] == "peak_memory" else "faster"
+    shown: dict[str, Difference] = {}
+    for budget, method in sorted(_learned(entries), key=lambda each: (each[0] == 0, each[0])):
+        if method not in shown and (hardest := _hardest(entries, method, budget)) is not None:
+            shown[method] = hardest
+    for each in shown.values():
+        percent = each.ratio.of(lambda ratio: 100 * (ratio - 1))
+        ends = f" [{percent.low:.1f}, {percent.high:.1f}]" if percent.known else ""
+        how = f"{abs(percent.mean):.1f} % {smaller if percent.mean >= 0 else 'worse'}"
+        if percent.known and percent.low > 0:
+            how = f"{percent.mean:.1f} %{ends} {smaller}"
+        elif percent.known:
+            how = f"not shown to be {smaller} ({percent.mean:+.1f} %{ends})" if percent.high >= 0 else f"worse ({percent.mean:+.1f} %{ends})"
+        yield (f"At {budget_label(each.budget)} evaluations on {each.graphs} test graph{'s' * (each.graphs != 1)} {each.method}, "
+               f"which is learned, is {how} than the best method without learning ({each.against}).")  # fmt: skip
+    if not shown and (lines := [d for d in differences(entries, "default")]):
+        best = max(lines, key=lambda d: (d.budget, d.ratio.mean))
+        yield (f"At {budget_label(best.budget)} evaluations on {best.graphs} graph{'s' * (best.graphs != 1)} {best.method} is "
+               f"best: {best.ratio.text('.3f')} times the default.")  # fmt: skip
+
+
+def _learned(entries: Sequence[Entry]) -> list[tuple[float, str]]:
+    """(budget, method), small budgets first."""
+    return sorted({(e.budget, e.method) for e in entries if e.learned})
+
+
+def _hardest(entries: Sequence[Entry], method: str, budget: float) -> Difference | None:
+    """The learned method against the unlearned one that it is least ahead of."""
+    at = [e for e in entries if e.budget == budget and (e.method == method or not e.learned)]
+    peers = {name for _, name in group(at)} - {method, "default"}
+    over = [d for peer in sorted(peers) for d in differences(at, peer) if d.method == method]
+    most = max((d.graphs for d in over), default=0)
+    return min((d for d in over if d.graphs == most), key=lambda d: d.ratio.mean, default=None)
