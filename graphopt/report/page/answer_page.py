@@ -32,7 +32,7 @@ SINGLE = "#b8bec6"
 
 def answer_page(answer: Answer, target: Path) -> Path:
     """Writes the page. Raises ConfigError without Bokeh."""
-    row = {**answer.facts, **answer.decided.prices, "objective": answer.objective}
+    row = {**answer.facts, **answer.decided.prices, "objective": answer.objective, "judge": answer.judge.name}
     found, default = answer.solution.plans, answer.solution.default_plans
     parts = [Part("Decisions that matter", table=_changes(answer), filter=True), *_graphs(answer, found, default),
              *_timeline(answer, found, default), Part("Commands", code="\n".join(_commands(answer)))]  # fmt: skip
@@ -40,7 +40,9 @@ def answer_page(answer: Answer, target: Path) -> Path:
     title = printable(f"{graph.name}: {answer.task} on {answer.machine.name} by {row.get('algo', 'an unknown method')}")
     stored = [int((~plans.inline[0]).sum()) for plans in (default, found)]
     verdict = f"{gain(row)}. {graph.num_ops:,} ops; kernels {stored[0]:,} -> {stored[1]:,}."
-    return write_page(target, title, printable(verdict), [part for part in parts if part.table is None or part.table.rows])
+    return write_page(
+        target, title, printable(verdict), [part for part in parts if part.table is None or part.table.rows]
+    )
 
 
 def _changes(answer: Answer) -> Table:
@@ -61,7 +63,7 @@ def _commands(answer: Answer) -> Iterator[str]:
     changes = answer.changes()
     if changes:
         yield f"graphopt answer edit {file} {shlex.quote(changes[0].op)} -o edited.npz   # without this decision"
-    yield f"python -c \"import graphopt; print(graphopt.load({answer.path.name!r}).to_json())\"   # for other programs"
+    yield f'python -c "import graphopt; print(graphopt.load({answer.path.name!r}).to_json())"   # for other programs'
 
 
 # ---- the graph
@@ -82,7 +84,9 @@ def _graph(plans: Plans, changed: Sequence[int], title: str, answer: Answer) -> 
     graph, marked, several = plans.graph, set(changed), len(np.unique(plans.device[0])) > 1
     source, target, _ = graph.edges
     edges = sorted(set(zip(source.tolist(), target.tolist())))
-    owners = [of or frozenset((op,)) for op, of in enumerate(kernels_of(graph, plans.inline[0]))]  # what nobody reads is by itself
+    owners = [
+        of or frozenset((op,)) for op, of in enumerate(kernels_of(graph, plans.inline[0]))
+    ]  # what nobody reads is by itself
     x, y, routes = _places(graph.num_ops, edges)
     roots = [min(of) for of in owners]
     numbers = kernel_colours(owners, edges, len(PALETTE))
@@ -98,7 +102,8 @@ def _graph(plans: Plans, changed: Sequence[int], title: str, answer: Answer) -> 
     ops = models.ColumnDataSource({
         "x": x, "y": y, "name": names, "operator": [OPERATORS[kind].name for kind in graph.kind.tolist()],
         "kernel": [names[root] for root in roots], "device": [answer.machine.devices[devices[r]].name for r in roots],
-        "colour": [colour(root) for root in roots], "line": ["#d00000" if op in marked else GREY for op in range(len(names))],
+        "colour": [colour(root) for root in roots],
+        "line": ["#d00000" if op in marked else GREY for op in range(len(names))],
         "width": [2.5 if op in marked else 0.5 for op in range(len(names))], "alpha": np.ones(len(names)),
     })  # fmt: skip
     wires = models.ColumnDataSource({"xs": [line[:, 0] for line in routes], "ys": [-line[:, 1] for line in routes]})
@@ -117,14 +122,18 @@ def _graph(plans: Plans, changed: Sequence[int], title: str, answer: Answer) -> 
     lines = figure.multi_line("xs", "ys", source=wires, line_color=GREY, line_alpha=0.45)
     squares = figure.rect("x", "y", width=0.62, height=0.5, source=ops, fill_color="colour", line_color="line",
                           line_width="width", fill_alpha="alpha", line_alpha="alpha")  # fmt: skip
-    circles = figure.circle("x", "y", radius="radius", source=kernels, fill_color="colour", line_color=None, fill_alpha="alpha")
+    circles = figure.circle(
+        "x", "y", radius="radius", source=kernels, fill_color="colour", line_color=None, fill_alpha="alpha"
+    )
     lines.visible, squares.visible, circles.visible = not far, not far, far
     figure.add_tools(
-        models.HoverTool(renderers=[squares], tooltips=[(w, f"@{w}") for w in ("name", "operator", "kernel", "device")]),
+        models.HoverTool(
+            renderers=[squares], tooltips=[(w, f"@{w}") for w in ("name", "operator", "kernel", "device")]
+        ),
         models.HoverTool(renderers=[circles], tooltips=[("kernel", "@name"), ("ops", "@ops")]),
     )
-    near = models.CustomJS(args={"ops": ops, "range": figure.x_range, "other": figure.y_range, "details": [squares, lines],
-                                 "circles": circles, "most": DETAILED}, code="""
+    near = models.CustomJS(args={"ops": ops, "range": figure.x_range, "other": figure.y_range,
+                                 "details": [squares, lines], "circles": circles, "most": DETAILED}, code="""
         let seen = 0;
         const {x, y} = ops.data;
         for (let i = 0; i < x.length; i++)
@@ -196,7 +205,8 @@ def _timeline(answer: Answer, found: Plans, default: Plans) -> Iterator[Part]:
     if simulator is None or found.graph is not default.graph:
         return
     models, plotting = bokeh().models, bokeh().plotting
-    lanes, bars = [], {key: [] for key in ("lane", "start", "end", "name", "colour", "time")}  # type: dict[str, list[Any]]
+    lanes = list[str]()
+    bars: dict[str, list[Any]] = {key: [] for key in ("lane", "start", "end", "name", "colour", "time")}
     for label, plans in (("found", found), ("default", default)):
         trace: Trace = simulator.simulate(plans)
         for device in np.unique(trace.kernel_device).tolist():
@@ -210,13 +220,16 @@ def _timeline(answer: Answer, found: Plans, default: Plans) -> Iterator[Part]:
                                    ("colour", CATEGORY_COLOUR[answer.graph.category[op]])):  # fmt: skip
                     bars[key].append(value)
     figure = plotting.figure(y_range=list(reversed(lanes)), height=90 + 42 * len(lanes), sizing_mode="stretch_width",
-                             tools="xpan,xwheel_zoom,reset", active_scroll="xwheel_zoom", output_backend="webgl")  # fmt: skip
+                             tools="xpan,xwheel_zoom,reset", active_scroll="xwheel_zoom",
+                             output_backend="webgl")  # fmt: skip
     plain(figure)
     drawn = figure.hbar(y="lane", left="start", right="end", height=0.7, source=models.ColumnDataSource(bars),
                         fill_color="colour", line_color=None)  # fmt: skip
     figure.add_tools(models.HoverTool(renderers=[drawn], tooltips=[("kernel", "@name"), ("time", "@time")]))
     figure.xaxis.axis_label = "time (us)"
-    yield Part("What runs when", plot=figure, note="Colours: the operator that a kernel ends with. Zoom with the wheel.")
+    yield Part(
+        "What runs when", plot=figure, note="Colours: the operator that a kernel ends with. Zoom with the wheel."
+    )
 
 
 def plain(figure: Any) -> None:

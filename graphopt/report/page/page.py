@@ -49,9 +49,7 @@ def write_page(target: Path, title: str, verdict: str, parts: Sequence[Part]) ->
               "plot": Markup(next(places)) if part.plot is not None else None} for part in parts]  # fmt: skip
     source = Resources(mode="inline", components=["bokeh", "bokeh-gl", "bokeh-widgets"]).render() if plots else ""
     template = Environment(autoescape=True).from_string(files(__package__).joinpath("page.html").read_text())
-    text = template.render(
-        title=title, verdict=verdict, parts=shown, resources=Markup(source), script=Markup(script)
-    )
+    text = template.render(title=title, verdict=verdict, parts=shown, resources=Markup(source), script=Markup(script))
     target.parent.mkdir(parents=True, exist_ok=True)
     with whole_file(target) as file:
         file.write(text.encode())

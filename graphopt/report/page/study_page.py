@@ -41,7 +41,8 @@ def _commands(place: Path, entries: Sequence[Entry]) -> Iterator[str]:
     kept = [entry for entry in entries if entry.decision is not None]
     if kept:
         best = max(kept, key=lambda entry: entry.speedup)
-        yield f"graphopt answer show {shlex.quote(str(best.decision))}   # the largest gain: {printable(best.graph_name)}"
+        what = f"the largest gain: {printable(best.graph_name)}"
+        yield f"graphopt answer show {shlex.quote(str(best.decision))}   # {what}"
 
 
 def _curves(found: Collected) -> Iterator[Part]:
@@ -54,23 +55,28 @@ def _curves(found: Collected) -> Iterator[Part]:
             continue
         grid = np.unique(np.round(np.geomspace(1, max(top, 2.0), 120)))
         colours = method_colours(e.method for e in entries)
-        figure = plotting.figure(height=420, sizing_mode="stretch_width", x_axis_type="log", tools="pan,wheel_zoom,reset",
-                                 active_scroll=None)  # fmt: skip
+        figure = plotting.figure(height=420, sizing_mode="stretch_width", x_axis_type="log",
+                                 tools="pan,wheel_zoom,reset", active_scroll=None)  # fmt: skip
         plain(figure)
         lines: list[Any] = []
         for method, part in sorted(drawn.items()):
             seeds = seed_curves(part, grid)
             source = models.ColumnDataSource({"x": grid, "y": seeds.mean(0), "method": [method] * len(grid)})
-            lines.append(figure.line("x", "y", source=source, line_color=colours[method], line_width=2, legend_label=method))
+            lines.append(
+                figure.line("x", "y", source=source, line_color=colours[method], line_width=2, legend_label=method)
+            )
             if len(seeds) > 1:
                 figure.varea(grid, seeds.min(0), seeds.max(0), fill_color=colours[method], fill_alpha=0.15,
                              legend_label=method)  # fmt: skip
-        figure.add_tools(models.HoverTool(renderers=lines, tooltips=[("", "@method"), ("evaluations", "@x"), ("cost", "@y{0.000}")]))
+        figure.add_tools(
+            models.HoverTool(renderers=lines, tooltips=[("", "@method"), ("evaluations", "@x"), ("cost", "@y{0.000}")])
+        )
         figure.xaxis.axis_label = "evaluations"
         figure.yaxis.axis_label = "best so far / default"
         legend = figure.legend[0]
         legend.click_policy, legend.background_fill_alpha, legend.border_line_color = "hide", 0, None
         legend.label_text_color = "#8a8a8a"
         figure.add_layout(legend, "right")
-        yield Part(f"Best cost against evaluations: {printable(setting_title(setting, entries))}", plot=figure,
-                   note="Geometric mean over graphs; bands are the range of seeds. A click in the legend hides a method.")  # fmt: skip
+        title = f"Best cost against evaluations: {printable(setting_title(setting, entries))}"
+        note = "Geometric mean over graphs; bands are the range of seeds. A click in the legend hides a method."
+        yield Part(title, plot=figure, note=note)

@@ -6,9 +6,10 @@ from graphopt.report.tables.lines import Difference, differences, group
 from graphopt.report.tables.read_rows import Collected, Entry, Setting
 from graphopt.report.tables.render import budget_label
 
+
 def verdict(found: Collected) -> str:
-    """A sentence for each learned method, at its smallest budget above 0 at which others were run too (else at 0); what
-    is best where nothing is learned. The best method without learning is the one that is hardest to beat in the mean."""
+    """A sentence for each learned method, at its smallest budget above 0 at which others were run too, else at 0; what
+    is best where nothing is learned. The best method without learning is the one that is hardest to beat on average."""
     said = [text for setting, entries in found.by_setting().items() for text in _of(setting, entries)]
     return " ".join(said) or "No method was run beside another one, so nothing is compared."
 
@@ -21,18 +22,23 @@ def _of(setting: Setting, entries: Sequence[Entry]) -> Iterator[str]:
             shown[method] = hardest
     for each in shown.values():
         percent = each.ratio.of(lambda ratio: 100 * (ratio - 1))
-        ends = f" [{percent.low:.1f}, {percent.high:.1f}]" if percent.known else ""
-        how = f"{abs(percent.mean):.1f} % {smaller if percent.mean >= 0 else 'worse'}"
-        if percent.known and percent.low > 0:
-            how = f"{percent.mean:.1f} %{ends} {smaller}"
-        elif percent.known:
-            how = f"not shown to be {smaller} ({percent.mean:+.1f} %{ends})" if percent.high >= 0 else f"worse ({percent.mean:+.1f} %{ends})"
-        yield (f"At {budget_label(each.budget)} evaluations on {each.graphs} test graph{'s' * (each.graphs != 1)} {each.method}, "
-               f"which is learned, is {how} than the best method without learning ({each.against}).")  # fmt: skip
-    if not shown and (lines := [d for d in differences(entries, "default")]):
+        said = f"{percent.mean:+.1f} % [{percent.low:.1f}, {percent.high:.1f}]"
+        if not percent.known:
+            how = f"{abs(percent.mean):.1f} % {smaller if percent.mean >= 0 else 'worse'}"
+        elif percent.low > 0:
+            how = f"{said.lstrip('+')} {smaller}"
+        else:
+            how = f"worse ({said})" if percent.high < 0 else f"not shown to be {smaller} ({said})"
+        yield (f"{_at(each)} {each.method}, which is learned, is {how} than the best method without learning "
+               f"({each.against}).")  # fmt: skip
+    if not shown and (lines := differences(entries, "default")):
         best = max(lines, key=lambda d: (d.budget, d.ratio.mean))
-        yield (f"At {budget_label(best.budget)} evaluations on {best.graphs} graph{'s' * (best.graphs != 1)} {best.method} is "
-               f"best: {best.ratio.text('.3f')} times the default.")  # fmt: skip
+        yield f"{_at(best)} {best.method} is best: {best.ratio.text('.3f')} times the default."
+
+
+def _at(line: Difference) -> str:
+    """The budget, and on how many graphs."""
+    return f"At {budget_label(line.budget)} evaluations on {line.graphs} test graph{'s' * (line.graphs != 1)}"
 
 
 def _learned(entries: Sequence[Entry]) -> list[tuple[float, str]]:
