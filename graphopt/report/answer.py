@@ -105,7 +105,7 @@ class Answer:
     def __repr__(self) -> str:
         unit = "B" if self.objective == "peak_memory" else "s"
         return (f"Answer({self.graph.name!r}, task={self.task}, {self.objective} {self.default_price:.6g} -> "
-                f"{self.price:.6g} {unit}, {self.speedup:.3f}x)")  # fmt: skip
+                f"{self.price:.6g} {unit}, {self.speedup:.3f}x by {self.facts.get('algo', 'an unknown method')})")  # fmt: skip
 
     # ---- what it is
 

@@ -29,12 +29,14 @@ if TYPE_CHECKING:
     from graphopt.report.apply.optimized import Optimized
 
 HELD = {"_target_": "graphopt.graphs.in_memory.InMemory", "name": "given"}
-USUAL = {  # task: the algorithm and the options that it has unless others are named
-    "recompute": ("segments", {"machine": "cpu_core", "cost": "step"}),
-    "rewrite": ("tensat", {"cost": "flops"}),
-    "sharding": ("sharding_search", {"cost": "strategy_cost"}),
-    "tiling": ("tile_walk", {"machine": "cpu_core", "cost": "tile_time"}),
+AUTO = "auto"  # the algorithm that the stored tables recommend
+USUAL = {  # task: the options that it has unless others are named
+    "recompute": {"machine": "cpu_core", "cost": "step"},
+    "rewrite": {"cost": "flops"},
+    "sharding": {"cost": "strategy_cost"},
+    "tiling": {"machine": "cpu_core", "cost": "tile_time"},
 }
+HERE = ("inductor", "learned", "calibrated", "live_bytes", "profiled", "torch", "onnxruntime", "onnxruntime_off", "step")
 FILES = ("sharding", "tiling")  # tasks whose problems are files of their own, read by the data set so called
 
 
@@ -56,13 +58,15 @@ class Options(TypedDict, total=False):
 
 
 @overload
-def optimize(model: Any, example_inputs: Any = None, *, cost: None = None, **options: Unpack[Options]) -> Answer: ...
-@overload
 def optimize(
     model: Any, example_inputs: Any, *, cost: Literal["inductor"], **options: Unpack[Options]
 ) -> "Optimized": ...
+@overload
+def optimize(
+    model: Any, example_inputs: Any = None, *, cost: str | None = None, **options: Unpack[Options]
+) -> Answer: ...
 def optimize(  # type: ignore[misc]  # overloads name what decides the result's type, and leave the options to this one
-    model: Any, example_inputs: Any = None, *, cost: Literal["inductor"] | None = None, task: str = "fusion",
+    model: Any, example_inputs: Any = None, *, cost: str | None = None, task: str = "fusion",
     algo: str | None = None, machine: str | None = None, objective: str | None = None, budget: int | None = None,
     seconds: float | None = None, seed: int = 0, ckpt: str | None = None, backward: bool = False,
     numerics: Literal["equal", "close"] | None = None, settings: Sequence[str] = (), progress: bool = False,
@@ -72,11 +76,13 @@ def optimize(  # type: ignore[misc]  # overloads name what decides the result's 
 
     model: an nn.Module (then example_inputs are what it is called with: a tensor, a tuple, a mapping of keyword
     arguments, or a pair of both), the path of an ONNX model or a graph file, or a `Graph`. task, algo, machine: options
-    of the command line (`graphopt --help`). objective: runtime, peak_memory or max_load; None: the cost model's own.
+    of the command line (`graphopt --help`); algo: None or "auto" is what the stored tables recommend
+    (conf/recommended.yaml), and `answer.facts["algo"]` names it. objective: runtime, peak_memory or max_load; None: the cost model's own.
     budget: evaluations; seconds: cap on top. ckpt: of algorithms that learn: a checkpoint, or `pretrained`. backward:
     take gradients of all parameters into the graph. settings: further words of the command line, such as
     `machine.link_bandwidth=50e9`.
 
+    cost: a cost model of the command line, which judges as well; None: the task's usual one.
     cost=inductor (task=fusion, an nn.Module): every graph that torch.compile makes of the module, with `backward` also
     those of its gradient, is compiled and timed on this machine (budget and seconds: for each of them) and an nn.Module
     is returned that runs what was found, checked against torch.compile's default. numerics: `equal`, outputs and
@@ -85,10 +91,11 @@ def optimize(  # type: ignore[misc]  # overloads name what decides the result's 
     Raises UserError (with GraphError for models) in one sentence that says what to do.
     """
     with silent(not progress):
-        if cost is None:
-            words = _words(task, algo, machine, objective, 1000 if budget is None else budget, seconds, seed, ckpt)
+        if cost != "inductor":
+            words = _words(task, algo, machine, objective, 1000 if budget is None else budget, seconds, seed, ckpt, cost)
             given, held = _model(model, example_inputs, task, backward)
-            return _solved(_with_settings(settings, [*words, *_optional("task.numerics", numerics), *given]), held)
+            told = [*words, *_optional("task.numerics", numerics), *given]
+            return _solved(_decided(_with_settings(settings, told)), held)
         words = _words(
             task, algo or "compiler_search", machine or "cpu_gpu", objective, 40 if budget is None else budget, seconds,
             seed, ckpt,
@@ -228,23 +235,37 @@ def load(path: str | Path) -> Answer:
 
 
 def _words(task: str, algo: str | None, machine: str | None, objective: str | None, budget: int | Sequence[int] | None,
-           seconds: float | None, seed: int, ckpt: str | Path | None) -> list[str]:  # fmt: skip
+           seconds: float | None, seed: int, ckpt: str | Path | None, cost: str | None = None) -> list[str]:  # fmt: skip
     """What is chosen, with the usual options of the task where nothing is."""
-    usual, options = USUAL.get(task, ("local", {}))
-    chosen = {**options, **({} if machine is None else {"machine": machine})}
+    algo = (_learner_in(ckpt) if algo in (None, AUTO) else algo) or AUTO
+    given = {"machine": machine, "cost": cost}
+    here = {"machine": "cpu_core"} if cost in HERE else {}  # what is measured on this machine
+    chosen = {**USUAL.get(task, {}), **here, **{key: value for key, value in given.items() if value is not None}}
     if "cost" in chosen and objective == getattr(
         target_of(registry.option("cost", chosen["cost"]), "cost"), "objective", None
     ):
         objective = None  # the only one of that cost: there is no such setting
+    if "cost" in chosen and objective is not None and "objective" not in registry.option("cost", chosen["cost"]):
+        raise UsageError(f"task={task} by cost={chosen['cost']} is about one price; leave out objective={objective!r}")
     evals = [budget] if isinstance(budget, int) else budget
     return [
-        f"task={task}", f"algo={algo or _learner_in(ckpt) or usual}", f"seed={seed}", "logger=none", "study=answer",
+        f"task={task}", f"algo={algo}", f"seed={seed}", "logger=none", "study=answer",
         *(f"{key}={value}" for key, value in chosen.items()),
         *([f"cost@judge={chosen['cost']}"] if "cost" in chosen else []),
         *_optional("cost.objective", objective), *_optional("judge.objective", objective),
         *_optional("budget.evals", None if evals is None else list(evals)), *_optional("budget.seconds", seconds),
         *_optional("ckpt", None if ckpt is None else _quoted(ckpt)),
     ]  # fmt: skip
+
+
+def _decided(words: Sequence[str]) -> list[str]:
+    """The words, with the algorithm that is recommended for what they say in the place of `auto`."""
+    if f"algo={AUTO}" not in words:
+        return list(words)
+    given = any(word.startswith("ckpt=") for word in words)
+    name, ships = compatibility.recommended(_composed([word for word in words if word != f"algo={AUTO}"] + ["algo=default"]))
+    own = [f"algo={name}", *(["ckpt=pretrained"] if ships and not given else [])]
+    return [part for word in words for part in (own if word == f"algo={AUTO}" else [word])]
 
 
 def _learner_in(ckpt: str | Path | None) -> str | None:

@@ -174,7 +174,7 @@ class _Export:
         call = self.program.opaque[operation.params[0]]
         if not isinstance(call, OnnxCall):
             raise UserError(f"operator {call.label} has no ONNX form here; export the module with torch.onnx and give "
-                            "that file (dataset=onnx), or price it by cost=torch")  # fmt: skip
+                            "that file (dataset=onnx), or price its ops one by one: cost=profiled")  # fmt: skip
         node, constants = call.placed(inputs, outputs, self.fresh("opaque"))
         self.nodes.append(node)
         self.weights.extend(constants)

@@ -210,13 +210,25 @@ def with_peers(config: Any) -> Any:
 
     plain: Any = OmegaConf.to_container(config, resolve=True)
     with suppress(UserError):  # what is wrong with the configuration is said when it is built
-        task, cost = (registry.base(group, plain[group]) for group in ("task", "cost"))
-        known: dict[str, list[str]] = yaml.safe_load((CONF / "strongest.yaml").read_text())
-        strongest = known.get(f"{task}/{cost}", known.get(task, []))
-        own = registry.base("algo", plain["algo"])
-        fitting = [[name for name in names if not refusal(name, plain)][:1] for names in (["default"], strongest)]
-        plain["compare"] = [name for found in fitting for name in found if name != own]
+        own, default = registry.base("algo", plain["algo"]), [] if refusal("default", plain) else ["default"]
+        plain["compare"] = [name for name in [*default, *strongest(plain)] if name != own]
     return OmegaConf.create(plain)
+
+
+def strongest(config: Mapping[str, Any]) -> list[str]:
+    """The strongest search without learning that fits what is configured (conf/strongest.yaml), or none."""
+    task, cost = (registry.base(group, config[group]) for group in ("task", "cost"))
+    known: dict[str, list[str]] = yaml.safe_load((CONF / "strongest.yaml").read_text())
+    return [name for name in known.get(f"{task}/{cost}", known.get(task, [])) if not refusal(name, config)][:1]
+
+
+def recommended(config: Mapping[str, Any]) -> tuple[str, bool]:
+    """(the algorithm to take, whether with the policy that ships) for what is configured: conf/recommended.yaml."""
+    task, cost = (registry.base(group, config[group]) for group in ("task", "cost"))
+    known: dict[str, str] = yaml.safe_load((CONF / "recommended.yaml").read_text())
+    if task in known and cost == "simulator" and config["cost"]["objective"] == "runtime":
+        return known[task], True
+    return next(iter(strongest(config)), "default"), False
 
 
 def _or_none(names: list[str]) -> str:

@@ -18,6 +18,7 @@ from graphopt.core.graph_builder import GraphBuilder, known_dtype
 from graphopt.core.split import BACKWARD, FORWARD
 from graphopt.graphs.readers.pytorch.aten_table import complex_factor, flops, kind_of
 from graphopt.graphs.readers.pytorch.fx_reader import nodes_in
+from graphopt.graphs.readers.pytorch.nested_tensors import arguments_of
 from graphopt.graphs.readers.pytorch.trace_errors import complaint, quiet
 
 
@@ -28,13 +29,15 @@ class _Captured(BaseException):
         self.graph = graph
 
 
-def capture_step(module: nn.Module, inputs: Sequence[Tensor], *, name: str, family: str) -> Graph:
-    """The training step of `module(*inputs)`, which returns a loss, in training mode, with Inductor's decompositions.
-    Raises GraphError, in one sentence, when torch.compile cannot take it as one graph."""
+def capture_step(module: nn.Module, example_inputs: Any, *, name: str, family: str) -> Graph:
+    """The training step of the module, called with `example_inputs` as `arguments_of` reads them, in training mode, with
+    Inductor's decompositions. What it returns is the loss. Raises GraphError, in one sentence, when torch.compile cannot take it as one graph."""
+    positional, named = arguments_of(example_inputs)
     torch._dynamo.reset()  # type: ignore[no-untyped-call]
     try:
         with quiet():
-            torch.compile(module.train(), backend=_backend(name, family), fullgraph=True, dynamic=False)(*inputs)
+            step = torch.compile(module.train(), backend=_backend(name, family), fullgraph=True, dynamic=False)
+            step(*positional, **named)
     except _Captured as captured:
         return captured.graph
     except Exception as error:
