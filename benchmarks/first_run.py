@@ -11,7 +11,8 @@ from pathlib import Path
 
 PROGRAM = """
 import torch, graphopt
-model = torch.nn.Sequential(torch.nn.LayerNorm(64), torch.nn.Linear(64, 256), torch.nn.GELU(), torch.nn.Linear(256, 64))
+parts = torch.nn.LayerNorm(64), torch.nn.Linear(64, 256), torch.nn.GELU(), torch.nn.Linear(256, 64)
+model = torch.nn.Sequential(*parts)
 graphopt.optimize(model, torch.zeros(8, 64), task={task!r}, budget=100)
 """
 TASKS = ("fusion", "placement", "scheduling", "placement_scheduling", "joint", "rewrite", "recompute")
@@ -20,8 +21,8 @@ TASKS = ("fusion", "placement", "scheduling", "placement_scheduling", "joint", "
 def cpu_seconds(task: str, cache: Path) -> float:
     """Of a new process, imports included."""
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
-    places = {"NUMBA_CACHE_DIR": str(cache / "numba"), "GRAPHOPT_CACHE": str(cache / "graphopt"), "OMP_NUM_THREADS": "1",
-              "NUMBA_NUM_THREADS": "1"}  # fmt: skip
+    caches = {"NUMBA_CACHE_DIR": str(cache / "numba"), "GRAPHOPT_CACHE": str(cache / "graphopt")}
+    places = {**caches, "OMP_NUM_THREADS": "1", "NUMBA_NUM_THREADS": "1"}
     subprocess.run([sys.executable, "-c", PROGRAM.format(task=task)], check=True, env={**os.environ, **places})
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
     return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime

@@ -1,4 +1,4 @@
-"""Every task in one call each, without any setting, on a transformer, a CNN and an ONNX file. Prints answers and times."""
+"""Every task in one call, without any setting, on a transformer, a CNN and an ONNX file. Prints answers and times."""
 
 import time
 from importlib.resources import files
@@ -20,7 +20,8 @@ class Encoder(nn.Module):
         self.heads = heads
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        q, k, v = (each.unflatten(-1, (self.heads, -1)).transpose(1, 2) for each in self.qkv(self.first(x)).chunk(3, -1))
+        parts = self.qkv(self.first(x)).chunk(3, -1)
+        q, k, v = (part.unflatten(-1, (self.heads, -1)).transpose(1, 2) for part in parts)
         weights = (q @ k.transpose(-1, -2) / q.shape[-1] ** 0.5).softmax(-1)
         x = x + self.out((weights @ v).transpose(1, 2).flatten(2))
         return (x + self.mlp(self.second(x))).mean()

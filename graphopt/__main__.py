@@ -11,6 +11,7 @@ SUBCOMMANDS = {  # one word, or two: where its `main` is, and what it does
     "answer": ("graphopt.report.decision", "show, replay, compare, edit and draw the file of an answer"),
     "board": ("graphopt.report.leaderboard.board", "price the entries again, write the page, enter a study"),
     "board tile": ("graphopt.report.tile", "solve or check a tiling problem of the contest"),
+    "models": ("graphopt.report.shipped", "the policies that come with the package"),
     "compat": ("graphopt.run.config.compatibility", "which algorithms fit which tasks"),
     "rules check": ("graphopt.rewrite.check", "what rewriting sees of an ONNX model"),
     "rules generate": ("graphopt.rewrite.generate", "generate and verify rewrite rules"),
@@ -27,6 +28,11 @@ SWEEPER = "hydra_plugins.graphopt.ResumingSweeper"  # where Hydra wants plugins 
 def main() -> None:
     """Runs what the command line names, and ends the process with its exit code."""
     words = sys.argv[1:]
+    if words == ["--version"]:
+        import graphopt
+
+        print(f"graphopt {graphopt.__version__}")
+        return
     name = next((name for name in (" ".join(words[:2]), " ".join(words[:1])) if name in SUBCOMMANDS), None)
     if name is None and words[:1] and words[0] in {known.split()[0] for known in SUBCOMMANDS}:
         sys.exit(_listed(words[0]))

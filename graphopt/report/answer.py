@@ -104,8 +104,9 @@ class Answer:
 
     def __repr__(self) -> str:
         unit = "B" if self.objective == "peak_memory" else "s"
-        return (f"Answer({self.graph.name!r}, task={self.task}, {self.objective} {self.default_price:.6g} -> "
-                f"{self.price:.6g} {unit}, {self.speedup:.3f}x by {self.facts.get('algo', 'an unknown method')})")  # fmt: skip
+        gain = f"{self.default_price:.6g} -> {self.price:.6g} {unit}, {self.speedup:.3f}x"
+        by = f" by {self.facts['algo']}" if "algo" in self.facts else ""
+        return f"Answer({self.graph.name!r}, task={self.task}, {self.objective} {gain}{by})"
 
     # ---- what it is
 

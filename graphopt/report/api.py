@@ -36,7 +36,17 @@ USUAL = {  # task: the options that it has unless others are named
     "sharding": {"cost": "strategy_cost"},
     "tiling": {"machine": "cpu_core", "cost": "tile_time"},
 }
-HERE = ("inductor", "learned", "calibrated", "live_bytes", "profiled", "torch", "onnxruntime", "onnxruntime_off", "step")
+HERE = (
+    "inductor",
+    "learned",
+    "calibrated",
+    "live_bytes",
+    "profiled",
+    "torch",
+    "onnxruntime",
+    "onnxruntime_off",
+    "step",
+)
 FILES = ("sharding", "tiling")  # tasks whose problems are files of their own, read by the data set so called
 
 
@@ -77,7 +87,8 @@ def optimize(  # type: ignore[misc]  # overloads name what decides the result's 
     model: an nn.Module (then example_inputs are what it is called with: a tensor, a tuple, a mapping of keyword
     arguments, or a pair of both), the path of an ONNX model or a graph file, or a `Graph`. task, algo, machine: options
     of the command line (`graphopt --help`); algo: None or "auto" is what the stored tables recommend
-    (conf/recommended.yaml), and `answer.facts["algo"]` names it. objective: runtime, peak_memory or max_load; None: the cost model's own.
+    (conf/recommended.yaml), and `answer.facts["algo"]` names it. objective: runtime, peak_memory or max_load; None: the
+    cost model's own.
     budget: evaluations; seconds: cap on top. ckpt: of algorithms that learn: a checkpoint, or `pretrained`. backward:
     take gradients of all parameters into the graph. settings: further words of the command line, such as
     `machine.link_bandwidth=50e9`.
@@ -92,7 +103,9 @@ def optimize(  # type: ignore[misc]  # overloads name what decides the result's 
     """
     with silent(not progress):
         if cost != "inductor":
-            words = _words(task, algo, machine, objective, 1000 if budget is None else budget, seconds, seed, ckpt, cost)
+            words = _words(
+                task, algo, machine, objective, 1000 if budget is None else budget, seconds, seed, ckpt, cost
+            )
             given, held = _model(model, example_inputs, task, backward)
             told = [*words, *_optional("task.numerics", numerics), *given]
             return _solved(_decided(_with_settings(settings, told)), held)
@@ -163,6 +176,20 @@ class Results:
 
     def __str__(self) -> str:
         return as_markdown(tables(collect(self.folder), str(self.rows[0]["algo"])))
+
+    def frame(self) -> Any:
+        """The rows as a pandas DataFrame, without the search's trace. Raises UserError without pandas."""
+        try:
+            import pandas
+        except ImportError:
+            raise UserError("rows as a table need pandas: pip install pandas") from None
+        return pandas.DataFrame([{key: value for key, value in row.items() if key != "trace"} for row in self.rows])
+
+    def plot(self, folder: str | Path) -> list[Path]:
+        """Draws curves and bars into a folder; returns the files."""
+        from graphopt.report.pictures.curves import draw_study
+
+        return draw_study(collect(self.folder), Path(folder))
 
     def html(self, path: str | Path) -> Path:
         """Writes the tables and curves as one page that needs no network. Raises ConfigError without Bokeh."""
@@ -235,7 +262,8 @@ def load(path: str | Path) -> Answer:
 
 
 def _words(task: str, algo: str | None, machine: str | None, objective: str | None, budget: int | Sequence[int] | None,
-           seconds: float | None, seed: int, ckpt: str | Path | None, cost: str | None = None) -> list[str]:  # fmt: skip
+           seconds: float | None, seed: int, ckpt: str | Path | None, cost: str | None = None
+           ) -> list[str]:  # fmt: skip
     """What is chosen, with the usual options of the task where nothing is."""
     algo = (_learner_in(ckpt) if algo in (None, AUTO) else algo) or AUTO
     given = {"machine": machine, "cost": cost}
@@ -263,7 +291,9 @@ def _decided(words: Sequence[str]) -> list[str]:
     if f"algo={AUTO}" not in words:
         return list(words)
     given = any(word.startswith("ckpt=") for word in words)
-    name, ships = compatibility.recommended(_composed([word for word in words if word != f"algo={AUTO}"] + ["algo=default"]))
+    name, ships = compatibility.recommended(
+        _composed([word for word in words if word != f"algo={AUTO}"] + ["algo=default"])
+    )
     own = [f"algo={name}", *(["ckpt=pretrained"] if ships and not given else [])]
     return [part for word in words for part in (own if word == f"algo={AUTO}" else [word])]
 

@@ -6,17 +6,23 @@ import sys
 import tomllib
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
 import pytest
 import torch
+import yaml
 from torch import nn
 
 import graphopt
+from graphopt import CONF
+from graphopt.__main__ import main as command_line
 from graphopt.core.errors import UserError
 from graphopt.core.graph import GraphError
 from graphopt.core.operators import Category
+from graphopt.report.shipped import main as shipped_main
+from graphopt.report.shipped import policies
 from graphopt.run.training.adopt import ANY, PRETRAINED
 
 LIGHT = Path(onnx.__file__).parent / "backend" / "test" / "data" / "light" / "light_squeezenet.onnx"
@@ -198,3 +204,73 @@ def test_public_names_of_classical_work_load_no_torch() -> None:
     code = ("import sys, graphopt; [getattr(graphopt, name) for name in graphopt.__all__ if name != 'Learner']; "
             "assert not {'torch', 'pytorch_lightning'} & {*sys.modules}")  # fmt: skip
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+# ---- what is taken where nothing is said
+
+
+@pytest.mark.parametrize(
+    ("words", "algo"),
+    [
+        ({"task": "fusion"}, "kernel_model"),
+        ({"task": "fusion", "objective": "peak_memory"}, "motif_scan"),
+        ({"task": "joint", "algo": "auto"}, "run_model"),
+        ({"task": "placement", "objective": "max_load"}, "load_balance"),
+        ({"task": "placement_scheduling", "objective": "peak_memory"}, "hot_local"),
+        ({"task": "rewrite"}, "tensat"),
+        ({"task": "fusion", "algo": "scan"}, "scan"),
+    ],
+)
+def test_the_recommended_algorithm_is_taken_and_named(words: dict[str, Any], algo: str) -> None:
+    answer = graphopt.optimize(Block(), torch.zeros(8, 64), budget=10, **words)
+    assert answer.facts["algo"] == algo and f"by {algo})" in repr(answer)
+    assert answer.price <= answer.default_price
+
+
+def test_settings_that_name_an_algorithm_count() -> None:
+    assert graphopt.optimize(LIGHT, budget=5, settings=["algo=random"]).facts["algo"] == "random"
+
+
+def test_every_recommended_policy_ships() -> None:
+    known = yaml.safe_load((CONF / "recommended.yaml").read_text())
+    shipped = {tuple(line[:3]) for line in policies(PRETRAINED)}
+    for task, algo in known.items():
+        assert {(algo, task, "runtime"), (algo, "any", "any")} & shipped, task
+
+
+def test_a_cost_of_this_machine_brings_its_machine() -> None:
+    answer = graphopt.optimize(Block(), torch.zeros(8, 64), task="rewrite", cost="profiled", budget=20, seconds=20)
+    assert answer.machine.name == "cpu_core" and answer.judge.name == "profiled"
+
+
+@pytest.mark.parametrize("inputs", [torch.zeros(8, 64), (torch.zeros(8, 64),), {"x": torch.zeros(8, 64)}])
+def test_recomputation_takes_the_inputs_that_other_tasks_take(inputs: Any) -> None:
+    class Loss(Block):
+        def forward(self, x: torch.Tensor, scale: float = 1.0) -> torch.Tensor:
+            return super().forward(x, scale).sum()
+
+    assert graphopt.optimize(Loss(), inputs, task="recompute", budget=20).price > 0
+
+
+def test_an_objective_that_a_cost_lacks_is_refused_in_words() -> None:
+    with pytest.raises(UserError, match="leave out objective='peak_memory'"):
+        graphopt.optimize(LIGHT, task="rewrite", objective="peak_memory")
+
+
+def test_a_comparison_is_a_frame_pictures_and_a_page(tmp_path: Path) -> None:
+    pandas = pytest.importorskip("pandas")
+    found = graphopt.compare(LIGHT, algos=["default", "scan"], budget=5, progress=False)
+    frame = found.frame()
+    assert isinstance(frame, pandas.DataFrame) and set(frame["algo"]) == {"default", "scan"} and "trace" not in frame
+    assert any(file.suffix == ".png" for file in found.plot(tmp_path))
+    assert "scan is best" in found.html(tmp_path / "page.html").read_text()
+
+
+def test_shipped_policies_and_the_version_are_printed(capsys: pytest.CaptureFixture[str]) -> None:
+    assert shipped_main([]) == 0 and "kernel_model" in capsys.readouterr().out
+    sys.argv, before = ["graphopt", "--version"], sys.argv
+    try:
+        command_line()
+    finally:
+        sys.argv = before
+    assert capsys.readouterr().out == f"graphopt {graphopt.__version__}\n"

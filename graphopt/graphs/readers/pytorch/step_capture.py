@@ -2,7 +2,7 @@
 anything.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from operator import getitem
 from typing import Any
 from unittest import mock
@@ -30,8 +30,9 @@ class _Captured(BaseException):
 
 
 def capture_step(module: nn.Module, example_inputs: Any, *, name: str, family: str) -> Graph:
-    """The training step of the module, called with `example_inputs` as `arguments_of` reads them, in training mode, with
-    Inductor's decompositions. What it returns is the loss. Raises GraphError, in one sentence, when torch.compile cannot take it as one graph."""
+    """The training step of the module, in training mode, with Inductor's decompositions. `arguments_of` reads its
+    inputs; what it returns is the loss. Raises GraphError, in one sentence, when torch.compile cannot take it as
+    one graph."""
     positional, named = arguments_of(example_inputs)
     torch._dynamo.reset()  # type: ignore[no-untyped-call]
     try:
