@@ -25,6 +25,7 @@ from graphopt.report.tables.render import budget_label, setting_title
 from graphopt.report.tables.statistics import tabled
 
 MOST_BARS = 40  # graphs in the bar picture; beyond, families stand for their graphs
+MOST_COLUMNS = 6  # panels beside each other
 MOST_PANELS = 12  # graphs that get a panel of their own
 SLACK = 0.03  # of the axis
 
@@ -133,11 +134,15 @@ def _draw_walks(axes: Axes, entries: Sequence[Entry], colours: Mapping[str, str]
     top = max(float(e.evals) for e in entries)
     grid = np.unique(np.round(np.geomspace(1, max(top, 2.0), 160)))
     for method, part in sorted(longest(entries).items()):
+        if method == "default":
+            continue  # the dashed line
         walks = np.array([ratio_at(e, grid, own=True) for e in part])
         _band(axes, grid, walks, color=colours[method], label=method, marker=markers[method], lw=1.6, ms=4)
     axes.axhline(1.0, color="#7f7f7f", lw=1, ls=(0, (4, 3)), label="default")
     axes.set_xscale("log")
-    axes.set_xlim(1, top)
+    axes.xaxis.set_minor_locator(NullLocator())
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.0f}"))
+    axes.set_xlim(1, max(top, 2.0))
     axes.margins(y=SLACK)
 
 
@@ -209,17 +214,22 @@ def bars(setting: Setting, entries: Sequence[Entry]) -> Figure:
     best = {m: part for m, part in _largest(entries).items() if m != "default"} or _largest(entries)
     by_family = len({e.graph for e in entries}) > MOST_BARS
     labels = _ordered_labels(entries, by_family)
-    width, height = 1.7 * len(best) + 1.9, 0.19 * len(labels) + 1.35
-    figure, grid = plt.subplots(1, len(best), sharey=True, sharex=True, squeeze=False, figsize=(width, height))
-    figure.subplots_adjust(
-        left=1.7 / width, right=1 - 0.1 / width, top=1 - 0.95 / height, bottom=0.4 / height, wspace=0.12
-    )
+    columns = min(MOST_COLUMNS, len(best))
+    lines = -(-len(best) // columns)
+    width, height = 1.7 * columns + 1.9, (0.19 * len(labels) + 0.8) * lines + 0.55
+    figure, grid = plt.subplots(lines, columns, sharey=True, sharex=True, squeeze=False, figsize=(width, height))
+    figure.subplots_adjust(left=1.7 / width, right=1 - 0.1 / width, top=1 - 0.95 / height, bottom=0.4 / height,
+                           wspace=0.12, hspace=0.8 * lines / height * 1.3)  # fmt: skip
     colours = method_colours(e.method for e in entries)
-    for axes, (method, part) in zip(grid[0], best.items()):
+    for axes, (method, part) in zip(grid.flat, best.items()):
         groups = [[e for e in part if (e.family if by_family else e.graph_name) == label] for label in labels]
         _bar_panel(axes, method, part, groups, colours[method])
+    for axes in grid.flat[len(best) :]:
+        axes.set_visible(False)
     grid[0][0].set_yticks(np.arange(len(labels)), labels, fontsize=7.5, color=INK)
     grid[0][0].set_ylim(len(labels) - 0.4, -0.6)
+    for axes in grid[:, 0]:
+        axes.tick_params(axis="y", labelsize=7.5, labelcolor=INK)
     what = "family" if by_family else "graph"
     _head(figure, setting_title(setting, entries), f"default / found, by {what}; thin line: range of seeds")
     return figure
