@@ -5,6 +5,8 @@ ARGS ?=
 JOBS ?= 2
 
 BIN := .venv/bin
+# A plain path to this folder, so that `import graphopt` finds the package from the parent folder as well.
+PIP := --disable-pip-version-check --no-warn-script-location -c constraints.txt --config-settings editable_mode=compat
 CODE := graphopt tests benchmarks run.py
 
 .PHONY: run test lint bench clean
@@ -33,9 +35,9 @@ clean:
 	  echo "graphopt needs Python 3.11 or newer, but '$(PYTHON)' is not: make PYTHON=/path/to/python3.11 ..." >&2; exit 1; }
 	@echo "Setting up .venv (two minutes, about 2 GB)"
 	$(PYTHON) -m venv .venv
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[html]'
+	$(BIN)/python -m pip install $(PIP) -e '.[html]'
 	@touch $@
 
 .venv/ready-dev: .venv/ready
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	$(BIN)/python -m pip install $(PIP) -e '.[dev]'
 	@touch $@
