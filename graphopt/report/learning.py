@@ -27,7 +27,7 @@ NOTE = (
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class LearnedGain:
     """One learner on one problem at one budget; gains in percent, None where nothing was run to compare with."""
 
     problem: str
@@ -56,7 +56,7 @@ class Line:
 
 
 @lru_cache(maxsize=1)
-def learning_lines(place: Path) -> tuple[Line, ...]:
+def learning_lines(place: Path) -> tuple[LearnedGain, ...]:
     """Of all entries whose studies lie in a folder, by folders' names. Raises UserError where there is none."""
     entries = yaml.safe_load(FILE.read_text())
     found = [line for entry in entries for line in _lines(entry, place)]
@@ -65,7 +65,7 @@ def learning_lines(place: Path) -> tuple[Line, ...]:
     return tuple(found)
 
 
-def _lines(entry: Mapping[str, Any], place: Path) -> Iterator[Line]:
+def _lines(entry: Mapping[str, Any], place: Path) -> Iterator[LearnedGain]:
     studies = [entry["study"]] if isinstance(entry["study"], str) else entry["study"]
     if not all((place / study).is_dir() for study in studies):
         return
@@ -84,7 +84,7 @@ def _lines(entry: Mapping[str, Any], place: Path) -> Iterator[Line]:
         over = {peer: found[f"{peer}/{evals}"] for peer in entry["unlearned"] if f"{peer}/{evals}" in found}
         best = min(over, key=lambda peer: over[peer].value, default="")
         budget = entry.get("budget") or f"{evals:,}"
-        yield Line(entry["problem"], entry["method"], studies[0], budget, graphs, entry["trainings"],
+        yield LearnedGain(entry["problem"], entry["method"], studies[0], budget, graphs, entry["trainings"],
                    entry.get("blind", False), best, over.get(best), found.get(f"untrained/{evals}"),
                    exact("", 0) if best and best == untrained else found.get(f"untrained/{best}/{evals}"))  # fmt: skip
 
@@ -94,7 +94,7 @@ def _rows(study: Path) -> list[Row]:
     return marked([row for row in read_rows(row_files(study))[0] if row.get("status") == "ok"])
 
 
-def learning_table(lines: Sequence[Line]) -> Table:
+def learning_table(lines: Sequence[LearnedGain]) -> Table:
     """The lines in the order of the file; a problem and a method stand once."""
     keys = [(line.problem, line.method) for line in lines]
     rows = [

@@ -15,10 +15,11 @@ from rich.text import Text
 from graphopt.core.graph import Graph
 from graphopt.core.operators import OPERATORS, Category
 from graphopt.core.utils.terminal import printable
-from graphopt.problems.cost_model import Price, amount, better
+from graphopt.problems.cost_model import better
 from graphopt.problems.problem import Decided
 from graphopt.report.answer import Answer
 from graphopt.report.changes import BETTER
+from graphopt.report.price_words import as_price, gain, in_bytes, noise_words, price
 from graphopt.report.tables.table import BOLD, DIM, Table, print_table, screen
 from graphopt.run.records.rows import DONE, Row
 
@@ -60,12 +61,8 @@ def print_model(folder: Path, rows: Sequence[Row], own: str) -> None:
 def winner(fitting: Sequence[Row], own: str) -> Row:
     """The row with the lowest price; of those that none is shown to be better than, the own algorithm's."""
     lowest = min(fitting, key=lambda r: r["judged"])
-    equals = [row for row in fitting if not better(_price(lowest), _price(row))]
+    equals = [row for row in fitting if not better(as_price(lowest), as_price(row))]
     return min(equals, key=lambda r: (r["algo"] != own, r["judged"], -r["evals_cap"]))
-
-
-def _price(row: Row) -> Price:
-    return Price(row["judged"], row.get("noise", 0.0))
 
 
 def _title(answer: Answer, row: Row) -> str:
@@ -75,7 +72,7 @@ def _title(answer: Answer, row: Row) -> str:
 
 
 def _facts(answer: Answer, row: Row) -> Iterator[tuple[str, str]]:
-    yield ("memory" if _bytes(row) else "time"), gain(row)
+    yield ("memory" if in_bytes(row) else "time"), gain(row)
     before, after, devices = answer.solution.default_plans, answer.solution.plans, answer.machine.devices
     given, stored = int((~before.inline).sum()), ~after.inline[0]  # a stored op has a kernel of its own
     found = int(stored.sum())
@@ -86,46 +83,6 @@ def _facts(answer: Answer, row: Row) -> Iterator[tuple[str, str]]:
         yield "devices", f"{', '.join(used)} ({len(used)} of {len(devices)} devices used)"
     yield from answer.decided.facts()
     yield "method", f"{row['algo']}, {row['evals']:,} of {row['evals_cap']:,} evaluations, {row['seconds']:.3g} s"
-
-
-def _bytes(row: Row) -> bool:
-    return bool(row.get("objective") == "peak_memory")
-
-
-def price(row: Row, value: float) -> str:
-    """A price in words: 109.8 us, 4.95 MB."""
-    if not math.isfinite(value):
-        return "does not fit"
-    return amount(value) if _bytes(row) else duration(value)
-
-
-def duration(seconds: float) -> str:
-    """Seconds in words."""
-    for unit, scale in (("s", 1.0), ("ms", 1e-3), ("us", 1e-6)):
-        if abs(seconds) >= scale:
-            return f"{seconds / scale:.4g} {unit}"
-    return f"{seconds / 1e-9:.4g} ns"
-
-
-def gain(row: Row) -> str:
-    initial, judged = row["initial"], row["judged"]
-    by = f", by {row['judge']}"
-    if not math.isfinite(initial):
-        return f"{price(row, judged)}; the default does not fit the devices' memory{by}"
-    if judged >= initial * (1 - BETTER):
-        worse = judged > initial * (1 + BETTER)
-        said = f"{price(row, judged)}, worse than the default's" if worse else "nothing better found than the default's"
-        return f"{said} {price(row, initial)}{by}"
-    if not better(_price(row), Price(initial, row.get("noise", 0.0))):
-        return f"{price(row, initial)} -> {price(row, judged)}{_noise(row)}: within the noise{by}"
-    ratio = f"{initial / judged:.3f}x, " if judged > 0 else ""
-    less = 100 * (1 - judged / initial)
-    return f"{price(row, initial)} -> {price(row, judged)}{_noise(row)}: {ratio}{less:.3g} % less{by}"
-
-
-def _noise(row: Row) -> str:
-    """Of measured prices their standard error."""
-    return f" ± {100 * row['noise']:.2g} %" if row.get("noise") else ""
 
 
 def _tables(answer: Answer, solved: Sequence[Row], own: str) -> Iterator[Table]:
@@ -190,7 +147,7 @@ def _methods(solved: Sequence[Row], own: str) -> Table:
 
     mine = {row["evals_cap"]: row["judged"] for row in solved if row["algo"] == own}
     order = sorted(solved, key=lambda r: (r["evals_cap"], r["judged"], r["algo"]))
-    rows = [[r["algo"], f"{r['evals_cap']:,}", f"{r['evals']:,}", price(r, r["judged"]) + _noise(r),
+    rows = [[r["algo"], f"{r['evals_cap']:,}", f"{r['evals']:,}", price(r, r["judged"]) + noise_words(r),
              ratio(r["initial"], r["judged"]), f"{r['seconds']:.3g}", ratio(r["judged"], mine.get(r["evals_cap"], 0.0))]
             for r in order]  # fmt: skip
     columns = ["method", "budget", "evaluations", "found", "ratio", "s", f"{own} over it"]

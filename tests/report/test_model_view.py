@@ -20,7 +20,8 @@ from graphopt.problems.cost_model import amount
 from graphopt.report import decision
 from graphopt.report.answer import Answer as Solved
 from graphopt.report.decision import main
-from graphopt.report.model_view import duration, gain, winner
+from graphopt.report.model_view import winner
+from graphopt.report.price_words import duration, gain
 from graphopt.run.records.answer_file import load
 
 # --- What a run says about one model, for every task: against the stored answer, priced and counted independently.

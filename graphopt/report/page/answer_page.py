@@ -14,13 +14,12 @@ from graphopt.core.operators import OPERATORS
 from graphopt.core.plan import Plans
 from graphopt.core.trace import Trace
 from graphopt.core.utils.terminal import printable
-from graphopt.report.answer import Answer
-from graphopt.report.model_view import duration, gain
 from graphopt.report.page.page import Part, bokeh, write_page
 from graphopt.report.pictures.layout import layered, longest_path_layers
 from graphopt.report.pictures.membership import differing_ops, kernel_colours, kernels_of, new_ops
 from graphopt.report.pictures.style import PALETTE
 from graphopt.report.pictures.timeline import CATEGORY_COLOUR, Simulates
+from graphopt.report.price_words import duration, gain
 from graphopt.report.tables.table import Table
 
 MOST_CHANGES = 500  # decisions in the table
@@ -30,12 +29,14 @@ GREY = "#8a8a8a"  # reads on white and on black
 SINGLE = "#b8bec6"
 
 
-def answer_page(answer: Answer, target: Path) -> Path:
-    """Writes the page. Raises ConfigError without Bokeh."""
+def answer_page(answer: Any, target: Path) -> Path:
+    """Writes the page of an `Answer`, which imports this module. Raises ConfigError without Bokeh."""
     row = {**answer.facts, **answer.decided.prices, "objective": answer.objective, "judge": answer.judge.name}
     found, default = answer.solution.plans, answer.solution.default_plans
-    parts = [Part("Decisions that matter", table=_changes(answer), filter=True), *_graphs(answer, found, default),
-             *_timeline(answer, found, default), Part("Commands", code="\n".join(_commands(answer)))]  # fmt: skip
+    changes = _changes(answer)
+    parts = [Part("Decisions that matter", table=changes, note=changes.note, filter=True),
+             *_graphs(answer, found, default), *_timeline(answer, found, default),
+             Part("Commands", code="\n".join(_commands(answer, changes)))]  # fmt: skip
     graph = answer.graph
     title = printable(f"{graph.name}: {answer.task} on {answer.machine.name} by {row.get('algo', 'an unknown method')}")
     stored = [int((~plans.inline[0]).sum()) for plans in (default, found)]
@@ -45,31 +46,36 @@ def answer_page(answer: Answer, target: Path) -> Path:
     )
 
 
-def _changes(answer: Answer) -> Table:
-    changes = answer.changes()
-    rows = [[printable(change.op), change.operator, printable(change.what),
-             f"{100 * (change.price_alone / answer.price - 1):+.2f} %"]
-            for change in changes[:MOST_CHANGES]]  # fmt: skip
-    rows += [[printable(rule), "", "rule applied", ""] for rule in answer.rules()]
-    columns = ["op", "operator", "change", "price when it alone goes back"]
-    left = len(changes) - MOST_CHANGES
+def _changes(answer: Any) -> Table:
+    """What each decision is worth; where prices are measured, none goes back alone: each would have to be timed."""
+    columns, names = ["op", "operator", "change", "price when it alone goes back"], answer.graph.op_names
+    if not answer.decided.described:
+        return Table("", columns, [[printable(rule), "", "rule applied", ""] for rule in answer.rules()], left=3)
+    ops = answer.choices.changed()
+    worth = ["-"] * len(ops)
+    if answer.judge.deterministic:
+        change = answer.reverted_prices(ops) / answer.price - 1
+        order = np.argsort(-change, kind="stable")
+        ops, worth = ops[order], [f"{100 * each:+.2f} %" for each in change[order]]
+    rows = [[printable(names[op]), OPERATORS[answer.graph.kind[op]].name, printable(answer.change_in_words(op)), alone]
+            for op, alone in zip(ops[:MOST_CHANGES].tolist(), worth)]  # fmt: skip
+    left = len(ops) - MOST_CHANGES
     return Table("", columns, rows, left=3, note=f"{left:,} more ops differ" if left > 0 else "")
 
 
-def _commands(answer: Answer) -> Iterator[str]:
+def _commands(answer: Any, changes: Table) -> Iterator[str]:
     file = shlex.quote(str(answer.path))
     yield f"graphopt answer show {file}"
     yield f"graphopt answer replay {file}"
-    changes = answer.changes()
-    if changes:
-        yield f"graphopt answer edit {file} {shlex.quote(changes[0].op)} -o edited.npz   # without this decision"
+    if answer.decided.described and changes.rows:
+        yield f"graphopt answer edit {file} {shlex.quote(changes.rows[0][0])} -o edited.npz   # without this decision"
     yield f'python -c "import graphopt; print(graphopt.load({answer.path.name!r}).to_json())"   # for other programs'
 
 
 # ---- the graph
 
 
-def _graphs(answer: Answer, found: Plans, default: Plans) -> Iterator[Part]:
+def _graphs(answer: Any, found: Plans, default: Plans) -> Iterator[Part]:
     if found.graph is default.graph:
         yield _graph(found, differing_ops(found, default).tolist(), "The graph", answer)
     else:
@@ -77,7 +83,7 @@ def _graphs(answer: Answer, found: Plans, default: Plans) -> Iterator[Part]:
         yield _graph(found, new_ops(found.graph, default.graph).tolist(), "The graph after", answer)
 
 
-def _graph(plans: Plans, changed: Sequence[int], title: str, answer: Answer) -> Part:
+def _graph(plans: Plans, changed: Sequence[int], title: str, answer: Any) -> Part:
     """Ops as squares in the colour of their kernel (or of their device, where there are several), edges between them.
     From far a kernel is one circle."""
     models, plotting = bokeh().models, bokeh().plotting
@@ -199,7 +205,7 @@ def _places(count: int, edges: Sequence[tuple[int, int]]) -> tuple[np.ndarray, n
 # ---- the run
 
 
-def _timeline(answer: Answer, found: Plans, default: Plans) -> Iterator[Part]:
+def _timeline(answer: Any, found: Plans, default: Plans) -> Iterator[Part]:
     """What runs when on every device and link, of the answer and of the default."""
     simulator = next((model for model in (answer.cost, answer.judge) if isinstance(model, Simulates)), None)
     if simulator is None or found.graph is not default.graph:

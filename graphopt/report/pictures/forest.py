@@ -6,14 +6,14 @@ from pathlib import Path
 import matplotlib.pyplot as plt
 from matplotlib.lines import Line2D
 
-from graphopt.report.learning import Line
+from graphopt.report.learning import LearnedGain
 from graphopt.report.pictures.style import INK, MUTED, PALETTE, STYLE, save_figure
 
 WIDEST = 16.0  # % of the axis to either side; longer bars are cut
 COLOURS = {"yes": PALETTE[2], "yes, but training is not shown to matter": PALETTE[0], "no: behind": PALETTE[1]}
 
 
-def draw_forest(lines: Sequence[Line], folder: Path) -> list[Path]:
+def draw_forest(lines: Sequence[LearnedGain], folder: Path) -> list[Path]:
     """A filled dot with its interval is the learned method's gain over the best method without learning, a hollow one
     the same search untrained. Where no such method was run, the gain is over the untrained search."""
     shown = [line for line in lines if line.gain or line.training]
@@ -41,6 +41,6 @@ def draw_forest(lines: Sequence[Line], folder: Path) -> list[Path]:
         return save_figure(figure, folder, "learning")
 
 
-def _label(line: Line) -> str:
+def _label(line: LearnedGain) -> str:
     over = "" if line.gain else ", over itself untrained"
     return f"{line.problem}{'*' if line.blind else ''}, {line.method}{over}: {line.budget}"
