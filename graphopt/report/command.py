@@ -161,11 +161,11 @@ def draw(place: Path) -> list[Path]:
 
 
 def draw_learning(place: Path) -> list[Path]:
-    """Into its pictures folder."""
+    """The picture beside the table."""
     from graphopt.report.learning import learning_lines
     from graphopt.report.pictures.forest import draw_forest
 
-    return draw_forest(learning_lines(place), place / "pictures")
+    return draw_forest(learning_lines(place), place)
 
 
 def page_of(place: Path) -> Path:
