@@ -29,7 +29,7 @@ MOST = {  # figure: (at most today, wanted)
     "imports for types alone": (3, 0),
     "lines of tests": (32_300, 25_000),  # those options, trained on one graph; pages in a browser
     "tracked files": (1_010, 1_010),  # those options, and rows of them
-    "MiB of results/": (47, 35),  # rows of those options, three trainings each, with their answers
+    "MiB of results/": (49, 35),  # rows of those options, three trainings each, with their answers
 }
 
 
