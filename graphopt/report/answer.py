@@ -329,8 +329,7 @@ class Answer:
         can search and zoom, the run on its devices. Raises ConfigError without Bokeh."""
         from graphopt.report.page.answer_page import answer_page
 
-        with writing(Path(path)):
-            return answer_page(self, Path(path))
+        return answer_page(self, Path(path))
 
     def draw(self, folder: str | Path) -> list[Path]:
         """Pictures: the graph by kernel or device, a Gantt chart with memory over time, a trace for Perfetto."""

@@ -10,11 +10,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from graphopt.core.errors import DecisionError
-from graphopt.core.graph import F64, I64
+from graphopt.core.graph import F64, I64, Graph
 from graphopt.core.plan import Head
 from graphopt.problems.assignment import Choices
 
 BETTER = 1e-9  # relative gain from which a price counts as lower
+WORK = 2e7  # ops priced to find the changes that matter: seconds, whatever the size of the graph
+LEAST = 5  # changes that are priced in any case
 
 
 def describe(head: Head, choice: int) -> str:
@@ -99,3 +101,10 @@ def reverted(choices: Choices, ops: I64) -> NDArray[np.int16]:
     batch = np.repeat(choices.choices[None], len(ops), 0)
     batch[np.arange(len(ops)), ops] = choices.default[ops]
     return batch
+
+
+def heaviest(graph: Graph, ops: NDArray[np.int64]) -> NDArray[np.int64]:
+    """As many ops as may be priced one by one, those with the most FLOP and bytes first."""
+    most = max(LEAST, int(WORK // graph.num_ops))
+    weight = graph.flops[ops] + graph.result_bytes[ops]
+    return ops if len(ops) <= most else np.sort(ops[np.argsort(-weight, kind="stable")[:most]])

@@ -35,7 +35,7 @@ class LearnedGain:
     study: str
     budget: str
     graphs: int
-    trainings: int
+    trainings: str
     blind: bool
     best: str  # the unlearned method that is hardest to beat
     gain: Figure | None  # the learned method over that
@@ -84,9 +84,11 @@ def _lines(entry: Mapping[str, Any], place: Path) -> Iterator[LearnedGain]:
         over = {peer: found[f"{peer}/{evals}"] for peer in entry["unlearned"] if f"{peer}/{evals}" in found}
         best = min(over, key=lambda peer: over[peer].value, default="")
         budget = entry.get("budget") or f"{evals:,}"
-        yield LearnedGain(entry["problem"], entry["method"], studies[0], budget, graphs, entry["trainings"],
-                   entry.get("blind", False), best, over.get(best), found.get(f"untrained/{evals}"),
-                   exact("", 0) if best and best == untrained else found.get(f"untrained/{best}/{evals}"))  # fmt: skip
+        itself = exact("", 0) if best and best == untrained else found.get(f"untrained/{best}/{evals}")
+        yield LearnedGain(
+            entry["problem"], entry["method"], studies[0], budget, graphs, str(entry["trainings"]),
+            entry.get("blind", False), best, over.get(best), found.get(f"untrained/{evals}"), itself,
+        )  # fmt: skip
 
 
 @lru_cache(maxsize=2)
@@ -99,7 +101,7 @@ def learning_table(lines: Sequence[LearnedGain]) -> Table:
     keys = [(line.problem, line.method) for line in lines]
     rows = [
         [f"{line.problem}{'*' if line.blind else ''} ({line.graphs})", line.method, line.best, line.study, line.budget,
-         _said(line.gain), _said(line.training), str(line.trainings), line.verdict]
+         _said(line.gain), _said(line.training), line.trainings, line.verdict]
         for line in lines
     ]  # fmt: skip
     title = "Does learning pay? Gain over the best method without learning, %"

@@ -8,23 +8,20 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
-from numpy.typing import NDArray
 from rich.table import Table as RichTable
 from rich.text import Text
 
-from graphopt.core.graph import Graph
 from graphopt.core.operators import OPERATORS, Category
 from graphopt.core.utils.terminal import printable
 from graphopt.problems.cost_model import better
 from graphopt.problems.problem import Decided
 from graphopt.report.answer import Answer
-from graphopt.report.changes import BETTER
+from graphopt.report.changes import BETTER, heaviest
 from graphopt.report.price_words import as_price, gain, in_bytes, noise_words, price
 from graphopt.report.tables.table import BOLD, DIM, Table, print_table, screen
 from graphopt.run.records.rows import DONE, Row
 
 SHOWN = 5  # changes and rules
-WORK = 2e7  # ops priced to find the changes that matter: seconds, whatever the size of the graph
 
 
 def single_model(rows: Sequence[Row]) -> bool:
@@ -114,7 +111,7 @@ def _changes(answer: Answer) -> Table:
     ops = answer.decided.changed()
     if not answer.judge.deterministic:
         return Table(f"{len(ops):,} ops differ from the default", [], [])
-    priced = _heaviest(answer.graph, ops)
+    priced = heaviest(answer.graph, ops)
     judged = float(answer.price_choices(answer.choices.choices[None])[0])
     change = answer.reverted_prices(priced) / judged - 1
     order = [i for i in np.argsort(-change, kind="stable") if change[i] > BETTER][:SHOWN]
@@ -130,13 +127,6 @@ def _changes(answer: Answer) -> Table:
     notes += [f"{gaining:,} would gain by going back alone: see bisect."] if gaining else []
     columns = ["op", "operator", "change", "price"] if rows else []
     return Table(title, columns, rows, left=3 if rows else 0, note=" ".join(notes))
-
-
-def _heaviest(graph: Graph, ops: NDArray[np.int64]) -> NDArray[np.int64]:
-    """As many ops as may be priced one by one, those with the most FLOP and bytes first."""
-    most = max(SHOWN, int(WORK // graph.num_ops))
-    weight = graph.flops[ops] + graph.result_bytes[ops]
-    return ops if len(ops) <= most else np.sort(ops[np.argsort(-weight, kind="stable")[:most]])
 
 
 def _methods(solved: Sequence[Row], own: str) -> Table:

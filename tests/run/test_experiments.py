@@ -108,9 +108,9 @@ def test_the_first_one_runs_shrunk(tmp_path: Path) -> None:
     small = ["budget.evals=[3]", "trainer.steps=1", "trainer.val_every=1", "trainer.batch_graphs=1", "seed=0",
              "dataset.train=[{model: rnnlm, layers: 1, steps: 2, batch: 2, width: 32}]",
              "dataset.val=[{model: gnmt, layers: 1, steps: 2}]", "dataset.test=[{model: deep_rank}]"]  # fmt: skip
-    answer = command(tmp_path, "experiment=quick", "algo=choice(trained_here)", *small)
+    answer = command(tmp_path, "experiment=quick", "algo=choice(kernel_model_trained_here)", *small)
     assert answer.code == 0, answer.err
     solved = {row["algo"] for row in answer.rows if row["status"] == "ok"}
-    assert solved == {"trained_here", *composed("experiment=quick").compare} and {
+    assert solved == {"kernel_model_trained_here", *composed("experiment=quick").compare} and {
         row["study"] for row in answer.rows
     } == {"quick"}

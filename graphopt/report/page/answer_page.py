@@ -14,7 +14,8 @@ from graphopt.core.operators import OPERATORS
 from graphopt.core.plan import Plans
 from graphopt.core.trace import Trace
 from graphopt.core.utils.terminal import printable
-from graphopt.report.page.page import Part, bokeh, write_page
+from graphopt.report.changes import heaviest
+from graphopt.report.page.page import GREY, Part, bokeh, plain, write_page
 from graphopt.report.pictures.layout import layered, longest_path_layers
 from graphopt.report.pictures.membership import differing_ops, kernel_colours, kernels_of, new_ops
 from graphopt.report.pictures.style import PALETTE
@@ -25,7 +26,6 @@ from graphopt.report.tables.table import Table
 MOST_CHANGES = 500  # decisions in the table
 DETAILED = 400  # ops in view below which single ops are shown, kernels above
 SWEPT = 1500  # ops up to which the layout untangles edges
-GREY = "#8a8a8a"  # reads on white and on black
 SINGLE = "#b8bec6"
 
 
@@ -48,28 +48,31 @@ def answer_page(answer: Any, target: Path) -> Path:
 
 def _changes(answer: Any) -> Table:
     """What each decision is worth; where prices are measured, none goes back alone: each would have to be timed."""
-    columns, names = ["op", "operator", "change", "price when it alone goes back"], answer.graph.op_names
+    columns = ["op", "operator", "change", "price when it alone goes back"]
     if not answer.decided.described:
         return Table("", columns, [[printable(rule), "", "rule applied", ""] for rule in answer.rules()], left=3)
-    ops = answer.choices.changed()
-    worth = ["-"] * len(ops)
+    every = answer.choices.changed()
+    ops, worth = heaviest(answer.graph, every)[:MOST_CHANGES], ["-"] * MOST_CHANGES
     if answer.judge.deterministic:
         change = answer.reverted_prices(ops) / answer.price - 1
         order = np.argsort(-change, kind="stable")
         ops, worth = ops[order], [f"{100 * each:+.2f} %" for each in change[order]]
-    rows = [[printable(names[op]), OPERATORS[answer.graph.kind[op]].name, printable(answer.change_in_words(op)), alone]
-            for op, alone in zip(ops[:MOST_CHANGES].tolist(), worth)]  # fmt: skip
-    left = len(ops) - MOST_CHANGES
-    return Table("", columns, rows, left=3, note=f"{left:,} more ops differ" if left > 0 else "")
+    rows = [[printable(answer.graph.op_names[op]), OPERATORS[answer.graph.kind[op]].name,
+             printable(answer.change_in_words(op)), alone] for op, alone in zip(ops.tolist(), worth)]  # fmt: skip
+    left = len(every) - len(ops)
+    return Table("", columns, rows, left=3, note=f"{left:,} more ops differ." if left else "")
 
 
 def _commands(answer: Any, changes: Table) -> Iterator[str]:
-    file = shlex.quote(str(answer.path))
+    """An answer whose folder goes with the process has to be saved first."""
+    path = str(answer.path) if answer.folder is None else "answer.npz"
+    file = shlex.quote(path)
+    if answer.folder is not None:
+        yield f'answer.save("{path}")   # in Python; then:'
     yield f"graphopt answer show {file}"
     yield f"graphopt answer replay {file}"
     if answer.decided.described and changes.rows:
         yield f"graphopt answer edit {file} {shlex.quote(changes.rows[0][0])} -o edited.npz   # without this decision"
-    yield f'python -c "import graphopt; print(graphopt.load({answer.path.name!r}).to_json())"   # for other programs'
 
 
 # ---- the graph
@@ -113,12 +116,11 @@ def _graph(plans: Plans, changed: Sequence[int], title: str, answer: Any) -> Par
         "width": [2.5 if op in marked else 0.5 for op in range(len(names))], "alpha": np.ones(len(names)),
     })  # fmt: skip
     wires = models.ColumnDataSource({"xs": [line[:, 0] for line in routes], "ys": [-line[:, 1] for line in routes]})
-    places = {root: np.flatnonzero(np.array(roots) == root) for root in sorted(set(roots))}
+    at = np.flatnonzero(size)
     kernels = models.ColumnDataSource({
-        "x": [float(x[at].mean()) for at in places.values()], "y": [float(y[at].mean()) for at in places.values()],
-        "name": [names[root] for root in places], "ops": [len(at) for at in places.values()],
-        "colour": [colour(root) for root in places],
-        "alpha": np.full(len(places), 0.85), "radius": [0.3 + 0.12 * np.sqrt(len(at)) for at in places.values()],
+        "x": np.bincount(roots, x)[at] / size[at], "y": np.bincount(roots, y)[at] / size[at], "ops": size[at],
+        "name": [names[root] for root in at], "colour": [colour(root) for root in at.tolist()],
+        "alpha": np.full(len(at), 0.85), "radius": 0.3 + 0.12 * np.sqrt(size[at]),
     })  # fmt: skip
     far = graph.num_ops > DETAILED
     figure = plotting.figure(height=560, sizing_mode="stretch_width", tools="pan,wheel_zoom,box_zoom,reset",
@@ -146,6 +148,22 @@ def _graph(plans: Plans, changed: Sequence[int], title: str, answer: Any) -> Par
           seen += x[i] >= range.start && x[i] <= range.end && y[i] >= other.start && y[i] <= other.end;
         for (const renderer of details) renderer.visible = seen <= most;
         circles.visible = seen > most;""")  # fmt: skip
+    if far:
+        for range_ in (figure.x_range, figure.y_range):
+            range_.js_on_change("start", near)
+            range_.js_on_change("end", near)
+    colours = "devices" if several else "kernels of more than one op"
+    note = f"Colours: {colours}. A red frame: decided otherwise than by default. " + (
+        f"From far a circle is a kernel; with at most {DETAILED} ops in view, single ops are shown." if far else ""
+    )
+    from bokeh.layouts import column
+
+    return Part(title, plot=column(_search(ops, kernels, figure), figure, sizing_mode="stretch_width"), note=note)
+
+
+def _search(ops: Any, kernels: Any, figure: Any) -> Any:
+    """A field: what does not match fades, and the view moves to what does. ops, kernels: sources of the figure."""
+    models = bokeh().models
     search = models.TextInput(placeholder="search an op, an operator or a kernel", width=320)
     search.js_on_change("value_input", models.CustomJS(args={"ops": ops, "kernels": kernels, "x": figure.x_range,
                                                                    "y": figure.y_range}, code="""
@@ -165,17 +183,7 @@ def _graph(plans: Plans, changed: Sequence[int], title: str, answer: Any) -> Par
           x.start = Math.min(...xs) - 4; x.end = Math.max(...xs) + 4;
           y.start = Math.min(...ys) - 3; y.end = Math.max(...ys) + 3;
         }"""))  # fmt: skip
-    if far:
-        for range_ in (figure.x_range, figure.y_range):
-            range_.js_on_change("start", near)
-            range_.js_on_change("end", near)
-    colours = "devices" if several else "kernels of more than one op"
-    note = f"Colours: {colours}. A red frame: decided otherwise than by default. " + (
-        f"From far a circle is a kernel; with at most {DETAILED} ops in view, single ops are shown." if far else ""
-    )
-    from bokeh.layouts import column
-
-    return Part(title, plot=column(search, figure, sizing_mode="stretch_width"), note=note)
+    return search
 
 
 def _range(values: np.ndarray) -> Any:
@@ -236,13 +244,3 @@ def _timeline(answer: Any, found: Plans, default: Plans) -> Iterator[Part]:
     yield Part(
         "What runs when", plot=figure, note="Colours: the operator that a kernel ends with. Zoom with the wheel."
     )
-
-
-def plain(figure: Any) -> None:
-    """No background of its own: the page's shows, light or dark."""
-    figure.background_fill_alpha = figure.border_fill_alpha = 0
-    figure.outline_line_color = None
-    figure.grid.grid_line_alpha = 0.25
-    figure.toolbar.logo = None
-    for axis in figure.axis:
-        axis.axis_label_text_color = axis.major_label_text_color = GREY

@@ -9,9 +9,11 @@ from typing import Any
 from jinja2 import Environment
 from markupsafe import Markup
 
-from graphopt.core.errors import ConfigError
+from graphopt.core.errors import ConfigError, writing
 from graphopt.core.utils.whole import whole_file
 from graphopt.report.tables.table import Table
+
+GREY = "#8a8a8a"  # reads on white and on black
 
 
 @dataclass(frozen=True)
@@ -50,7 +52,16 @@ def write_page(target: Path, title: str, verdict: str, parts: Sequence[Part]) ->
     source = Resources(mode="inline", components=["bokeh", "bokeh-gl", "bokeh-widgets"]).render() if plots else ""
     template = Environment(autoescape=True).from_string(files(__package__).joinpath("page.html").read_text())
     text = template.render(title=title, verdict=verdict, parts=shown, resources=Markup(source), script=Markup(script))
-    target.parent.mkdir(parents=True, exist_ok=True)
-    with whole_file(target) as file:
+    with writing(target), whole_file(target) as file:
         file.write(text.encode())
     return target
+
+
+def plain(figure: Any) -> None:
+    """No background of its own: the page's shows, light or dark."""
+    figure.background_fill_alpha = figure.border_fill_alpha = 0
+    figure.outline_line_color = None
+    figure.grid.grid_line_alpha = 0.25
+    figure.toolbar.logo = None
+    for axis in figure.axis:
+        axis.axis_label_text_color = axis.major_label_text_color = GREY

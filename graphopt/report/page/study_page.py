@@ -9,8 +9,7 @@ from typing import Any
 import numpy as np
 
 from graphopt.core.utils.terminal import printable
-from graphopt.report.page.answer_page import plain
-from graphopt.report.page.page import Part, bokeh, write_page
+from graphopt.report.page.page import GREY, Part, bokeh, plain, write_page
 from graphopt.report.pictures.curves import longest, seed_curves
 from graphopt.report.pictures.style import method_colours
 from graphopt.report.tables.read_rows import Collected, Entry, collect
@@ -24,13 +23,10 @@ def study_page(place: Path, target: Path, against: str = "local") -> Path:
     """Writes the page of a study's or a run's folder. Raises UserError without rows, ConfigError without Bokeh."""
     found = collect(place)
     made = [table for table in tables(found, against) if table.columns]
-    parts: list[Part] = []
-    for table in made[:1]:
-        parts.append(Part(printable(table.title), table=table, note=printable(table.note)))
-    parts += list(_curves(found))
-    parts += [Part(printable(table.title), table=table, note=printable(table.note), filter=len(table.rows) > 12)
-              for table in made[1:] if len(table.rows) <= MOST_ROWS]  # fmt: skip
-    parts.append(Part("Commands", code="\n".join(_commands(place, found.entries))))
+    shown = [Part(printable(table.title), table=table, note=printable(table.note), filter=len(table.rows) > 12)
+             for table in made if len(table.rows) <= MOST_ROWS]  # fmt: skip
+    commands = Part("Commands", code="\n".join(_commands(place, found.entries)))
+    parts = [*shown[:1], *_curves(found), *shown[1:], commands]
     return write_page(target, printable(f"graphopt: {place.resolve().name}"), printable(verdict(found)), parts)
 
 
@@ -75,7 +71,7 @@ def _curves(found: Collected) -> Iterator[Part]:
         figure.yaxis.axis_label = "best so far / default"
         legend = figure.legend[0]
         legend.click_policy, legend.background_fill_alpha, legend.border_line_color = "hide", 0, None
-        legend.label_text_color = "#8a8a8a"
+        legend.label_text_color = GREY
         figure.add_layout(legend, "right")
         title = f"Best cost against evaluations: {printable(setting_title(setting, entries))}"
         note = "Geometric mean over graphs; bands are the range of seeds. A click in the legend hides a method."

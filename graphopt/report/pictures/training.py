@@ -13,12 +13,8 @@ from graphopt.report.pictures.style import STYLE, method_colours, save_figure
 from graphopt.report.tables.read_rows import read_rows, row_files
 from graphopt.run.records.packed import NAME as PACK
 
-FILE, AT, SMOOTHED = (
-    "metrics.csv",
-    "train_evals",
-    0.05,
-)  # a reward's point is a mean over such a share
-MAX_BYTES = 64 << 20
+FILE, AT, MAX_BYTES = "metrics.csv", "train_evals", 64 << 20
+SMOOTHED = 0.05  # the share of a curve's rewards that each point is a mean of
 Curves = Mapping[str, Sequence[tuple[float, float]]]  # name -> (step, value)
 
 

@@ -29,11 +29,10 @@ def _of(setting: Setting, entries: Sequence[Entry]) -> Iterator[str]:
             how = f"{said.lstrip('+')} {smaller}"
         else:
             how = f"worse ({said})" if percent.high < 0 else f"not shown to be {smaller} ({said})"
-        yield (f"{_at(each)} {each.method}, which is learned, is {how} than the best method without learning "
-               f"({each.against}).")  # fmt: skip
+        yield f"{_at(each)}, the learned {each.method} is {how} than {each.against}, the best method without learning."
     if not shown and (lines := differences(entries, "default")):
         best = max(lines, key=lambda d: (d.budget, d.ratio.mean))
-        yield f"{_at(best)} {best.method} is best: {best.ratio.text('.3f')} times the default."
+        yield f"{_at(best)}, {best.method} is best: {best.ratio.text('.3f')} times the default."
 
 
 def _at(line: Difference) -> str:
