@@ -1,7 +1,9 @@
 """Pages: one file, no network, what comes out of files escaped; in Chromium, where it is installed, they open, zoom,
 search and filter. And the sentence that a study says."""
 
+import html
 import re
+import shlex
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,7 +15,7 @@ from test_decision import solved
 from test_report import row, store
 
 from graphopt.core.graph import Graph
-from graphopt.report import command
+from graphopt.report import command, decision
 from graphopt.report.answer import Answer
 from graphopt.report.api import optimize
 from graphopt.report.page.study_page import study_page
@@ -86,6 +88,19 @@ def test_an_answer_is_one_file(tmp_path: Path, toy_options: None) -> None:
     answer = Answer.load(solved(tmp_path, graph, [0, 1, 0]))
     text = answer.html(tmp_path / "page" / "answer.html").read_text()
     assert HOSTILE not in text and "graphopt answer replay" in text and len(text) < MOST_BYTES
+
+
+def test_the_commands_of_a_page_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, toy_options: None) -> None:
+    """As they are printed: the page is unescaped, and each line is split as a shell does."""
+    monkeypatch.chdir(tmp_path)
+    answer = Answer.load(solved(tmp_path, chain([4.0] * 3, ["add"] * 3, [0] * 3), [0, 1, 0]))
+    text = html.unescape(answer.html(tmp_path / "answer.html").read_text())
+    lines = [line for line in text.splitlines() if "graphopt answer " in line]
+    assert len(lines) == 3
+    for line in lines:
+        words = shlex.split(line.replace("<pre>", "").replace("</pre>", ""), comments=True)
+        assert decision.main(words[2:]) == 0, line
+    assert (tmp_path / "edited.npz").is_file()
 
 
 # ---- in a browser

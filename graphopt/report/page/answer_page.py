@@ -72,7 +72,7 @@ def _commands(answer: Any, changes: Table) -> Iterator[str]:
     yield f"graphopt answer show {file}"
     yield f"graphopt answer replay {file}"
     if answer.decided.described and changes.rows:
-        yield f"graphopt answer edit {file} {shlex.quote(changes.rows[0][0])} -o edited.npz   # without this decision"
+        yield f"graphopt answer veto {file} {shlex.quote(changes.rows[0][0])} -o edited.npz   # without this decision"
 
 
 # ---- the graph
