@@ -241,21 +241,24 @@ def gather(
                 seen[op] = stamp
                 members[count] = op
                 count += 1
-    if count > 24:
-        members[1:count] = -np.sort(-members[1:count])
-    else:
-        _sort_descending(members, count)
+    _sort_descending(members, 1, count)
     return count
 
 
 @njit(cache=True, nogil=True)
-def _sort_descending(members: NDArray[np.int32], count: int) -> None:
-    for i in range(2, count):
-        value, j = members[i], i
-        while j > 1 and members[j - 1] < value:
-            members[j] = members[j - 1]
-            j -= 1
-        members[j] = value
+def _sort_descending(members: NDArray[np.int32], first: int, end: int) -> None:
+    """Shell's sort: NumPy's takes a second to compile, and most kernels are small."""
+    gap = 1
+    while 9 * gap < end - first:
+        gap = 3 * gap + 1
+    while gap > 0:
+        for i in range(first + gap, end):
+            value, j = members[i], i
+            while j >= first + gap and members[j - gap] < value:
+                members[j] = members[j - gap]
+                j -= gap
+            members[j] = value
+        gap //= 3
 
 
 @njit(cache=True, nogil=True)

@@ -83,7 +83,7 @@ def heft(time_ND: F64, works: NDArray[np.bool_], needs: Dependencies, links: Lin
     """
     rank = _bottom_levels(time_ND.mean(1), needs, links.mean_latency + needs.size * links.mean_per_byte)
     order = np.argsort(-rank, kind="stable").astype(np.int64)
-    device, start, end = _insert_all(time_ND, works, needs, links, order)
+    device, start, end = _insert_all(time_ND, works, needs, links, order, bool(time_ND.min() > 0.0))
     return Schedule(device, start, end, rank)
 
 
@@ -139,15 +139,15 @@ def _arrival(n, d, needs, links, device, end):  # type: ignore[no-untyped-def]
 
 
 @njit(cache=True, nogil=True)
-def _insert_all(time_ND, works, needs, links, order):  # type: ignore[no-untyped-def]
-    """Tasks that follow each other without a gap are one busy interval, so few are looked at. Where some task takes no
-    time every task is an interval of its own: between two of them such a task has room."""
+def _insert_all(time_ND, works, needs, links, order, joins):  # type: ignore[no-untyped-def]
+    """joins: tasks that follow each other without a gap are one busy interval, so few are looked at. Not where a task
+    takes no time, as it has room between two others."""
     ptr, source, size = needs.ptr, needs.source, needs.size
     latency, per_byte = links.latency, links.per_byte
     num, devices = time_ND.shape
     device, start, end = np.zeros(num, np.int16), np.zeros(num), np.zeros(num)
     begins, ends, used = np.empty((devices, num)), np.empty((devices, num)), np.zeros(devices, np.int64)
-    arrival, joins = np.empty(devices), time_ND.min() > 0.0
+    arrival = np.empty(devices)
     for n in order:
         if not works[_U(n)]:
             continue

@@ -64,7 +64,8 @@ def simulate_ranked(flow, links, device, priority, keys, makespan, peak):  # typ
     uses, live = np.empty(tensors * devices if peak is not None else 0, np.int32), np.zeros(devices, np.int64)
     read_tensor = np.empty(len(reader), np.int32)
     for t in range(tensors):
-        read_tensor[reader_ptr[t] : reader_ptr[t + 1]] = t
+        for r in range(reader_ptr[t], reader_ptr[t + 1]):
+            read_tensor[r] = t
     kernels = 0
     ticks = np.empty(time.shape, np.int64)
     for n in range(num_ops):
@@ -72,7 +73,8 @@ def simulate_ranked(flow, links, device, priority, keys, makespan, peak):  # typ
         for kind in range(time.shape[1]):
             ticks[n, kind] = _ticks_of(time[n, kind])
     source, target = np.empty(resources, np.int64), np.empty(resources, np.int64)
-    leaf[:devices] = 2 * device_leaves + np.arange(devices)
+    for resource in range(devices):
+        leaf[resource] = 2 * device_leaves + resource
     for lane in range(devices, resources):
         leaf[lane] = 3 * lane_leaves + lane - devices
         source[lane], target[lane] = (lane - devices) // devices, (lane - devices) % devices

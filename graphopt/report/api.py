@@ -352,14 +352,15 @@ def _model(model: Any, example_inputs: Any, task: str, backward: bool) -> tuple[
         return [f"dataset={kind}", f"dataset.path={_quoted(Path(model).resolve())}"], None
     from torch import nn
 
-    from graphopt.graphs.readers.pytorch.capture import capture
-    from graphopt.graphs.readers.pytorch.step_capture import capture_step
-
     if not isinstance(model, nn.Module):
         raise UsageError(f"cannot optimize a {type(model).__name__}; give an nn.Module, a path, or a Graph")
     name = type(model).__name__
-    if task == "recompute":
+    if task == "recompute":  # what reads a training step takes a second to import
+        from graphopt.graphs.readers.pytorch.step_capture import capture_step
+
         return [], capture_step(model, example_inputs, name=name, family=name)
+    from graphopt.graphs.readers.pytorch.capture import capture
+
     return [], capture(model, example_inputs, name=name, family=name, backward=backward, keep_program=True)
 
 

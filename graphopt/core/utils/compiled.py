@@ -33,7 +33,7 @@ else:
         """The decorator, with Numba's own options."""
 
         def compiled(function: Callable[..., Any]) -> Any:
-            dispatcher = numba.njit(nogil=nogil, forceinline=forceinline)(function)
+            dispatcher = numba.njit(nogil=nogil, forceinline=forceinline, no_cfunc_wrapper=True)(function)
             if cache:
                 _keep(dispatcher, function)
             return dispatcher

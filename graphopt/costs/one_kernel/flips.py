@@ -196,14 +196,14 @@ def _move(f: Fusible, requests: NDArray[np.uint8], inline: NDArray[np.bool_], ti
         inline[op] = inlined
     delta = 0.0
     for i in range(priced):
-        root = s.change[i].priced
-        s.change[i].before = times[root]
-        times[root] = 0.0
-        if not inline[root]:
-            work = kernel_work(f, root, inline, w)
-            times[root] = kernel_time(f, root, work, w, device[0])
+        kernel: Any = np.int64(s.change[i].priced)
+        s.change[i].before = times[kernel]
+        times[kernel] = 0.0
+        if not inline[kernel]:
+            work = kernel_work(f, kernel, inline, w)
+            times[kernel] = kernel_time(f, kernel, work, w, device[0])
             clear(f, work, w)
-        delta += times[root] - s.change[i].before
+        delta += times[kernel] - s.change[i].before
     return delta, flipped, priced
 
 

@@ -292,9 +292,11 @@ def _price_all(f: Fusible, inline: NDArray[np.bool_], devices: NDArray[np.void],
         work = kernel_work(f, root, inline, w)
         if total + work.inputs > len(tensors):
             grown = np.empty(2 * (total + work.inputs), np.int32)
-            grown[:total] = tensors[:total]
+            for i in range(total):
+                grown[i] = tensors[i]
             tensors = grown
-        tensors[total : total + work.inputs] = w.touched[: work.inputs]
+        for i in range(work.inputs):
+            tensors[total + i] = w.touched[i]
         counts[root] = work.inputs
         total += work.inputs
         for d in range(len(devices)):

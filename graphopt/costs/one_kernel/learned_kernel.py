@@ -84,7 +84,8 @@ def kernel_columns(f: Fusible, root: int, work: Any, w: Any, device: Any, x: F64
         reductions += 1 if f.op[w.members[i]].heavy == 1 else 0
         contractions += 1 if f.op[w.members[i]].heavy == 2 else 0
     x[12], x[13], x[14] = float(reductions), float(contractions), 1.0 if work.prologue else 0.0
-    x *= SCALE
+    for i in range(len(x)):
+        x[i] *= SCALE
 
 
 @njit(cache=True, nogil=True)

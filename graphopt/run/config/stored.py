@@ -177,7 +177,7 @@ def _targets(group: str) -> Mapping[str, str]:
 def _targets_in(folders: tuple[Path, ...], group: str) -> Mapping[str, str]:
     found = {}
     for name in registry.options(group):
-        target = registry.option(group, name).get(TARGET)
+        target = registry.target(group, name)
         if target is not None:
             found[name] = str(target)
     if not found:

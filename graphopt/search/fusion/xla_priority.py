@@ -14,7 +14,7 @@ Shape legend: N ops.
 
 import heapq
 from dataclasses import replace
-from typing import ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -127,7 +127,7 @@ def _greedy(f: Fusible, limits: KernelLimits, device: NDArray[np.void], w: Works
     queue.pop()
     for op in range(n):
         _push(queue, op, _priority(f, op, limits, device, w, s, inline, times), version)
-    changed = np.empty(n, np.int32)
+    changed = np.empty(n, np.int64)
     fused = 0
     while len(queue) > 0:
         _, negative_op, when = heapq.heappop(queue)
@@ -198,8 +198,9 @@ def _copies_fit(f: Fusible, op: int, limits: KernelLimits, inline: NDArray[np.bo
     s.stamp[0] += 1
     size = gather(f, op, inline, s.members, s.seen, s.stamp[0])
     for i in range(size):
-        most = 1 if f.op[s.members[i]].heavy > 0 else limits.max_duplicates
-        if _roots(f, s.members[i], most, s.others, inline, s) > most:
+        member: Any = np.int64(s.members[i])
+        most = 1 if f.op[member].heavy > 0 else limits.max_duplicates
+        if _roots(f, member, most, s.others, inline, s) > most:
             return False
     return True
 
@@ -229,7 +230,7 @@ def _accepts(f: Fusible, root: int, limits: KernelLimits, inline: NDArray[np.boo
 
 @njit(cache=True, nogil=True)
 def _neighbourhood(f: Fusible, op: int, inline: NDArray[np.bool_], limits: KernelLimits, s: _FusionScratch,
-                   device: NDArray[np.void], w: Workspace, times: F64, changed: I32) -> int:  # fmt: skip
+                   device: NDArray[np.void], w: Workspace, times: F64, changed: I64) -> int:  # fmt: skip
     """After fusing `op`: prices the kernels it joined; fills `changed` with their roots and stored operands."""
     kernels = _roots(f, op, limits.max_duplicates, s.roots, inline, s)
     for i in range(kernels):

@@ -77,7 +77,11 @@ def _memory_greedy(work):  # type: ignore[no-untyped-def]
             reader[reader_ptr[tensor + 1]] = n
             reader_ptr[tensor + 1] += 1
             bytes_of[n] -= size[tensor] if left[tensor] == 1 else 0
-    out_ptr = np.searchsorted(producer, np.arange(num + 1))
+    out_ptr = np.zeros(num + 1, np.int64)  # of results in the order of their makers
+    for tensor in range(tensors):
+        out_ptr[producer[tensor] + 1] += 1
+    for n in range(num):
+        out_ptr[n + 1] += out_ptr[n]
     done, order, count = np.zeros(num, np.bool_), np.empty(num, np.int64), 0
     ready = [(bytes_of[n], n) for n in range(num) if waiting[n] == 0]
     heapq.heapify(ready)
