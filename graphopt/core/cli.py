@@ -14,9 +14,11 @@ import threading
 import traceback
 import warnings
 from collections.abc import Iterator, Sequence
+from itertools import chain
 from typing import Any
 
 from graphopt import CONF, OWN_OPTIONS
+from graphopt.core.utils import registry
 from graphopt.core.utils.process import ended_soon
 from graphopt.core.utils.terminal import printable, say
 
@@ -68,7 +70,7 @@ def _terminable(received: list[int]) -> Iterator[None]:
 
 @contextlib.contextmanager
 def readable_help(arguments: Sequence[str]) -> Iterator[None]:
-    """Breaks the lines of Hydra's help between words, at the width of the terminal."""
+    """Hydra's help with a line for every option, and lines broken between words at the width of the terminal."""
     if not {"--help", "-h"} & {*arguments}:
         yield
         return
@@ -77,9 +79,19 @@ def readable_help(arguments: Sequence[str]) -> Iterator[None]:
         with contextlib.redirect_stdout(text):
             yield
     finally:
-        for line in text.getvalue().splitlines():
+        for line in chain.from_iterable(_with_purposes(line, width) for line in text.getvalue().splitlines()):
             wrap = textwrap.TextWrapper(width, subsequent_indent="    ", break_long_words=False, break_on_hyphens=False)
             print("\n".join(wrap.wrap(line)) if len(line) > width else line)
+
+
+def _with_purposes(line: str, width: int) -> list[str]:
+    """`GROUP: NAME, NAME, ...` as one line for each option, with what it is for."""
+    group, _, names = line.partition(": ")
+    if not (CONF / group).is_dir() or not names:
+        return [line]
+    widest = max(map(len, names.split(", ")))
+    said = [f"  {name:{widest}}  {registry.purpose(group, name)}".rstrip() for name in names.split(", ")]
+    return [f"{group}:", *(one if len(one) <= width else f"{one[: width - 4].rpartition(' ')[0]} ..." for one in said)]
 
 
 def for_each_job(words: Sequence[str]) -> list[str]:

@@ -77,7 +77,10 @@ class Choices(Decided):
     def facts(self) -> list[tuple[str, str]]:
         known = ", ".join(self.described) or "nothing else"
         text = f"a plan from random keys: its orders are its own; choices describe {known}"
-        return [("answer", text)] if self.plan else []
+        fused = self.header["config"]["task"].get("fuse")  # of tasks that decide where kernels run, or when
+        alike = "kernels that the compiler's default fuses" if fused else "ops one by one"
+        decided = [("priced", alike)] if fused is not None and "inline" not in self.heads else []
+        return [*decided, *([("answer", text)] if self.plan else [])]
 
     def changed(self) -> NDArray[np.int64]:
         """Ops that differ from the default's choice."""

@@ -114,6 +114,7 @@ class CostModel(ABC):
     # What it has beside prices: `ends` (`price_and_ends`), `storage`, `prices of single ops` (ProgramCost.term_price).
     provides: ClassVar[frozenset[str]] = frozenset()
     one_device: ClassVar[bool] = False  # prices plans on one device alone
+    op_by_op: ClassVar[bool] = False  # prices plans alone in which nothing is fused
     at_once: int = 1  # threads that may price plans at the same time
 
     @abstractmethod

@@ -258,6 +258,8 @@ def _words(task: str, algo: str | None, machine: str | None, objective: str | No
     algo = (_learner_in(ckpt) if algo in (None, AUTO) else algo) or AUTO
     given = {"machine": machine, "cost": cost}
     here = {"machine": "cpu_core"} if cost in HERE else {}  # what is measured on this machine
+    if cost == "live_bytes" and "fuse" in registry.option("task", task):  # it runs the program op by op
+        here["task.fuse"] = "false"
     chosen = {**USUAL.get(task, {}), **here, **{key: value for key, value in given.items() if value is not None}}
     if "cost" in chosen and objective == getattr(
         target_of(registry.option("cost", chosen["cost"]), "cost"), "objective", None

@@ -1,6 +1,8 @@
 """Who fits whom, and what the refusals say."""
 
+import functools
 import itertools
+import re
 from pathlib import Path
 from typing import Any
 
@@ -140,10 +142,12 @@ def test_every_cell_of_the_table_can_be_built(algo: str, task: str, words: str) 
     needs = target_of(registry.option("algo", algo), "algo").needs
     cost = registry.option("cost", given.pop("cost", compatibility._usual_cost(registry.option("task", task))))
     cost |= {"objective": given.pop("cost.objective")} if "cost.objective" in given else {}
+    unfused = {"fuse": given.pop("task.fuse") == "true"} if "task.fuse" in given else {}
     encoder = {key: TINY.get(key, value) for key, value in registry.option("encoder", "graphsage").items()}
     dataset = "lowered" if "compiled_program" in needs else "programs" if cost["name"] == "live_bytes" else "synthetic"
     config = {
-        "task": registry.option("task", task), "algo": registry.option("algo", algo), "cost": cost, "judge": cost,
+        "task": registry.option("task", task) | unfused, "algo": registry.option("algo", algo),
+        "cost": cost, "judge": cost,
         "dataset": registry.option("dataset", OF_TASK.get(task, dataset)), "encoder": encoder, "seed": 0,
         "machine": registry.option("machine", given.pop("machine", "gpu2")), "compare": [],
         "trainer": registry.option("trainer", "default"),
@@ -228,3 +232,40 @@ def test_the_strongest_searches_are_options_that_need_no_training() -> None:
     assert {task.split("/")[0] for task in known} == {*TASKS}
     for name in itertools.chain(*known.values()):
         assert not compatibility.learns(target_of(registry.option("algo", name), "algo"))
+
+
+ADVICE = re.compile(
+    r"For task=\S+ take (?P<words>.+)$|Cost models for it: (?P<cost>\w+)|Data sets that do: (?P<dataset>\w+)"
+    r"|Algorithms for \S+: (?P<algo>\w+)"
+)
+
+
+def test_who_follows_the_advice_comes_to_what_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every task x cost x algorithm: each refusal names one change, and after three at most there is none."""
+    monkeypatch.setattr(registry, "option", functools.cache(registry.option))
+    names = {"dataset": "synthetic", "machine": "gpu2"}
+    for task, cost, algo in itertools.product(TASKS, registry.options("cost"), ALGOS):
+        chosen = {**names, "task": task, "cost": cost, "judge": cost, "algo": algo}
+        config = {group: registry.option("cost" if group == "judge" else group, name) for group, name in chosen.items()}
+        for _ in range(4):
+            try:
+                compatibility.check(config)
+            except Incompatible as refused:
+                config = after(config, str(refused))
+            else:
+                break
+        else:
+            pytest.fail(f"task={task} cost={cost} algo={algo}: still refused after four changes")
+        assert config["task"]["name"] == task
+
+
+def after(config: dict[str, Any], said: str) -> dict[str, Any]:
+    """The configuration when what a refusal advises is done."""
+    found = ADVICE.search(said)
+    assert found is not None and found.lastgroup is not None, said
+    words = found["words"] or f"{found.lastgroup}={found[found.lastgroup]}"
+    for path, value in (word.split("=") for word in words.split()):
+        group, _, key = path.partition(".")
+        node = {**config[group], key: yaml.safe_load(value)} if key else registry.option(group, value)
+        config = {**config, **dict.fromkeys(("cost", "judge") if group == "cost" else (group,), node)}
+    return config

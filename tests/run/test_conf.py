@@ -9,10 +9,10 @@ from typing import Any, Literal
 import pytest
 import torch
 
-from graphopt.core.cli import composed, explained
+from graphopt.core.cli import composed, explained, readable_help
 from graphopt.core.errors import ConfigError, UsageError, UserError
 from graphopt.core.graph import GraphError
-from graphopt.core.utils.registry import option, options
+from graphopt.core.utils.registry import option, options, purpose
 from graphopt.learn.encoders.encoder import LEAST, Allowance, TooLarge
 from graphopt.problems.optimizer import solve
 from graphopt.run.cell import settings_of
@@ -217,3 +217,16 @@ def test_a_group_without_the_name_of_an_option_is_a_sentence(word: str) -> None:
         composed([*SMALL, *FUSION, word])
     sentence, code = explained(caught.value)
     assert code == 2 and "choose GROUP=NAME" in sentence
+
+
+@pytest.mark.parametrize(("group", "name"), [*FILES, *(("experiment", name) for name in options("experiment"))])
+def test_every_option_says_what_it_is_for(group: str, name: str) -> None:
+    assert len(purpose(group, name).split()) > 1
+
+
+def test_the_help_has_a_line_for_every_option(capsys: pytest.CaptureFixture[str]) -> None:
+    with readable_help(["--help"]):
+        print("cost: flops, simulator\nalgo: go\nKeys (key=value)")
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[:2] == ["cost:", f"  flops      {purpose('cost', 'flops')}"]
+    assert lines[3] == "algo:" and lines[4].startswith("  go  GO: ") and lines[-1] == "Keys (key=value)"

@@ -6,6 +6,7 @@ import re
 from collections.abc import Mapping
 from copy import deepcopy
 from functools import lru_cache
+from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
@@ -33,12 +34,22 @@ def option(group: str, name: str) -> dict[str, Any]:
     return deepcopy(_plain(group, name, stamps))
 
 
+def purpose(group: str, name: str) -> str:
+    """The first sentence of the comment on top of an option's file, without its full stop; empty where it has none."""
+    lines = _file(group, name).read_text(encoding="utf-8").removeprefix("# @package _global_\n").splitlines()
+    comment = " ".join(line[2:] for line in takewhile(lambda line: line.startswith("# "), lines))
+    return re.split(r"[.](?:\s|$)", comment, maxsplit=1)[0]
+
+
 def target(group: str, name: str) -> str | None:
     """The class that an option names; read from its line, where the file has one: yaml is slow to parse."""
-    own = next(path for folder in folders() if (path := folder / group / f"{name}.yaml").is_file())
-    line = re.search(r"^_target_: ([\w.]+)$", own.read_text(encoding="utf-8"), re.MULTILINE)
+    line = re.search(r"^_target_: ([\w.]+)$", _file(group, name).read_text(encoding="utf-8"), re.MULTILINE)
     found = line[1] if line else option(group, name).get("_target_")
     return None if found is None else str(found)
+
+
+def _file(group: str, name: str) -> Path:
+    return next(path for folder in folders() if (path := folder / group / f"{name}.yaml").is_file())
 
 
 def base(group: str, node: Mapping[str, Any]) -> str:

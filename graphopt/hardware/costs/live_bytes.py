@@ -26,6 +26,7 @@ class LiveBytes(CostModel):
     objective = "peak_memory"
     provides = frozenset({"storage"})
     one_device = True
+    op_by_op = True
     needs: ClassVar[frozenset[str]] = frozenset({"fx_program"})
     reads: ClassVar[frozenset[Role | str]] = frozenset({Role.PRIORITY})
 

@@ -40,7 +40,8 @@ def answer_page(answer: Any, target: Path) -> Path:
     graph = answer.graph
     title = printable(f"{graph.name}: {answer.task} on {answer.machine.name} by {row.get('algo', 'an unknown method')}")
     stored = [int((~plans.inline[0]).sum()) for plans in (default, found)]
-    verdict = f"{gain(row)}. {graph.num_ops:,} ops; kernels {stored[0]:,} -> {stored[1]:,}."
+    facts = "".join(f" {label.capitalize()}: {text}." for label, text in answer.decided.facts())
+    verdict = f"{gain(row)}. {graph.num_ops:,} ops; kernels {stored[0]:,} -> {stored[1]:,}.{facts}"
     return write_page(
         target, title, printable(verdict), [part for part in parts if part.table is None or part.table.rows]
     )

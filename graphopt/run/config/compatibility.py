@@ -27,6 +27,7 @@ from graphopt.problems.problem import Task
 from graphopt.run.config.construct import INJECTED, Node, arguments_of, check_complete, construct, target_of
 
 MACHINES = ("identical", "cpu_core")  # what may help beside the usual machine: devices alike without links, one device
+UNFUSED = "task.fuse=false"
 
 
 def learns(algo: type[Solver[Any]]) -> bool:
@@ -74,17 +75,14 @@ def check(config: Mapping[str, Any]) -> None:
     check_reads(config)
     lacks = lacking(config["algo"], config)
     if lacks:
-        plain = f"cost={_usual_cost(config['task'])} machine={usual('machine')}"
-        words = settings_for(config["algo"], config["task"]) or plain
-        raise Incompatible(f"algo={config['algo']['name']} {lacks}. For task={config['task']['name']} take {words}")
+        advice = _advice(config) or "another algorithm: none of its settings helps"
+        raise Incompatible(f"algo={config['algo']['name']} {lacks}. For task={config['task']['name']} take {advice}")
     for group, part in (("task", task), ("algo", algo), *costs.items()):
         missing = part.needs - dataset.gives
         if missing:
-            givers = [name for name, one in _classes("dataset").items() if missing <= one.gives]
-            raise Incompatible(
-                f"{group}={config[group]['name']} needs graphs that carry {', '.join(sorted(missing))}; "
-                f"dataset={config['dataset']['name']} has none. Data sets that do: {_or_none(givers)}."
-            )
+            found = f"dataset={config['dataset']['name']} has none. Data sets that do: "
+            wanted = f"{group}={config[group]['name']} needs graphs that carry {', '.join(sorted(missing))}"
+            raise Incompatible(f"{wanted}; {found}{_or_none(_givers(task.needs | part.needs))}.")
 
 
 def lacking(algo: Node, config: Mapping[str, Any]) -> str:
@@ -102,6 +100,8 @@ def lacking(algo: Node, config: Mapping[str, Any]) -> str:
     except UserError:  # said when it is built
         return ""
     task = config["task"]
+    if cost.op_by_op and task.get("fuse"):
+        return f"needs task.fuse=false with cost={config['cost']['name']}, which runs ops one by one"
     if cost.one_device and machine.num_devices > 1 and task.get("placement") != "single":
         return f"needs one device with cost={config['cost']['name']}, machine={machine.name} has {machine.num_devices}"
     decides: set[Role] = {*target_of(task, "task").roles_of(task).values()}
@@ -112,10 +112,25 @@ def lacking(algo: Node, config: Mapping[str, Any]) -> str:
 def settings_for(algo: Node, task: Node) -> str | None:
     """Words with which an algorithm solves a task, beside the usual ones: the fewest; None where no option helps. Usual
     are the machine of conf/config.yaml, and its cost model or, of a task which that does not price, the first one."""
+    return next((" ".join(words) for words, _, _ in _fitting(algo, task)), None)
+
+
+def _advice(config: Mapping[str, Any]) -> str:
+    """Words after which the configured algorithm solves its task, beside what is configured."""
+    for words, cost, machine in _fitting(config["algo"], config["task"]):
+        named = {word.partition("=")[0] for word in words}
+        said = words if "cost" in named or cost["name"] == config["cost"]["name"] else [f"cost={cost['name']}", *words]
+        moved = "machine" not in named and machine != config["machine"]["name"]
+        return " ".join([*said, f"machine={machine}"] if moved else said)
+    return ""
+
+
+def _fitting(algo: Node, task: Node) -> Iterator[tuple[list[str], Node, str]]:
+    """The choices with which an algorithm solves a task."""
     for words, cost, machine in _choices(task):
-        if not lacking(algo, {"task": task, "cost": cost, "machine": registry.option("machine", machine)}):
-            return " ".join(words)
-    return None
+        posed = {**task, "fuse": False} if UNFUSED in words else task
+        if not lacking(algo, {"task": posed, "cost": cost, "machine": registry.option("machine", machine)}):
+            yield words, cost, machine
 
 
 def _choices(task: Node) -> Iterator[tuple[list[str], Node, str]]:
@@ -127,6 +142,8 @@ def _choices(task: Node) -> Iterator[tuple[list[str], Node, str]]:
         words = [] if machine == usual("machine") else [f"machine={machine}"]
         for cost in sorted(_pricing(task), key=lambda name: name != first):
             node, named = registry.option("cost", cost), [] if cost == first else [f"cost={cost}"]
+            if task.get("fuse") and target_of(node, "cost").op_by_op:
+                named.append(UNFUSED)
             found.append(([*named, *words], node, machine))
             others = [one for one in get_args(Objective) if node.get("objective") not in (None, one)]
             found += [
@@ -175,7 +192,17 @@ def unread(cost: type[CostModel], task: Node) -> str:
     if beside or (decided and not cost.reads & {*choices, *decided.values()}):
         return f"does not read {', '.join(sorted(beside or decided))}, which task={task['name']} decides"
     missing = {name for name in cost.reads if isinstance(name, str)} - cost.assumes - choices
-    return f"reads {', '.join(sorted(missing))}, which task={task['name']} does not decide" if missing else ""
+    if missing:
+        return f"reads {', '.join(sorted(missing))}, which task={task['name']} does not decide"
+    if target.needs and cost.needs and not _givers(target.needs | cost.needs):
+        both = f"{', '.join(sorted(cost.needs))}, task={task['name']} {', '.join(sorted(target.needs))}"
+        return f"needs graphs that carry {both}, and no data set has both"
+    return ""
+
+
+def _givers(needs: frozenset[str]) -> list[str]:
+    """Data sets whose graphs carry all that is needed."""
+    return [name for name, one in _classes("dataset").items() if needs <= one.gives]
 
 
 def check_unused(config: Mapping[str, Any]) -> None:
