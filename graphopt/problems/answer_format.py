@@ -50,6 +50,9 @@ def check_header(header: Any) -> None:
     _must(0 <= prices["noise"] < math.inf, "the noise of its prices is no share")
     for key in ("config", "row", "versions"):
         _object(header, key)
+    sources = header.get("sources", {})
+    _must(isinstance(sources, dict) and all(_texts(found) and len(found) == 2 for found in sources.values()),
+          "its sources are no pairs of a module and a line")  # fmt: skip
     unknown = next(places_of_nan(header), None)
     _must(unknown is None, f"{unknown} of its header is no number (NaN)")
 

@@ -77,6 +77,10 @@ class Decided(ABC):
     def facts(self) -> list[tuple[str, str]]:
         """(label, text) of what there is to know besides the prices."""
 
+    def source(self, op: str) -> str:
+        """Where the op comes from, `MODULE, FILE:LINE`; empty where that is not known, as of gradients."""
+        return ", ".join(part for part in self.header.get("sources", {}).get(op, ()) if part)
+
     @property
     def prices(self) -> dict[str, float]:
         """initial, searched, judged, noise."""

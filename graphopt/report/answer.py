@@ -54,6 +54,7 @@ class Change:
     operator: str
     what: str  # e.g. `store -> inline`
     price_alone: float
+    source: str  # e.g. `blocks.0.up, model.py:7`; empty where it is not known
 
 
 @dataclass(frozen=True)
@@ -188,7 +189,7 @@ class Answer:
         alone = self.reverted_prices(ops)
         return [
             Change(self.graph.op_names[ops[i]], OPERATORS[self.graph.kind[ops[i]]].name, self.change_in_words(ops[i]),
-                   float(alone[i]))
+                   float(alone[i]), self.decided.source(self.graph.op_names[ops[i]]))
             for i in np.argsort(-alone, kind="stable")
         ]  # fmt: skip
 

@@ -12,7 +12,7 @@ from graphopt.core.errors import UserError
 from graphopt.core.graph import I64, GraphError
 from graphopt.core.operators import OPERATORS
 from graphopt.core.plan import Decisions
-from graphopt.core.utils.terminal import say
+from graphopt.core.utils.terminal import printable, say
 from graphopt.problems.problem import Decided
 from graphopt.report.answer import PRICES, Answer, heads_of, near_graph
 from graphopt.report.changes import describe_op, differing
@@ -114,12 +114,14 @@ def _list_ops(args: argparse.Namespace, ops: I64, columns: Sequence[tuple[str, A
     """A line for each op with its operator, where the graph lies near the file, and in words what each column chose."""
     decided = columns[0][1]
     graph, heads = near_graph(args.file, decided), heads_of(args.file, decided)
+    known = ["in the model"] if decided.header.get("sources") else []
     rows = [
         [decided.op_names[op], "" if graph is None else OPERATORS[graph.kind[op]].name,
+         *(printable(decided.source(decided.op_names[op])) for _ in known),
          *(describe_op(of, heads, choices[op]) for _, of, choices in columns)]
         for op in ops[: None if args.all else SHOWN]
     ]  # fmt: skip
-    _list("", ["op", "operator", *(name for name, _, _ in columns)], rows, len(ops))
+    _list("", ["op", "operator", *known, *(name for name, _, _ in columns)], rows, len(ops))
 
 
 def price_line(decision: Decided) -> str:

@@ -38,6 +38,9 @@ class Block(nn.Module):
         return x + self.second(nn.functional.gelu(self.first(self.norm(x)))) * scale
 
 
+LINE = Block.forward.__code__.co_firstlineno + 1
+
+
 @pytest.mark.parametrize("task", TASKS)
 def test_an_own_module_under_every_task(task: str, tmp_path: Path) -> None:
     answer = graphopt.optimize(Block(), torch.zeros(8, 64), task=task, budget=100)
@@ -274,3 +277,16 @@ def test_shipped_policies_and_the_version_are_printed(capsys: pytest.CaptureFixt
     finally:
         sys.argv = before
     assert capsys.readouterr().out == f"graphopt {graphopt.__version__}\n"
+
+
+def test_changes_name_the_module_and_the_line(tmp_path: Path) -> None:
+    """Also read from a file; ops of gradients have none."""
+    model = nn.Sequential(Block(), Block())
+    answer = graphopt.optimize(model, torch.zeros(8, 64), algo="inline_all", settings=["task.max_ops=2"], budget=10)
+    saved = graphopt.load(answer.save(tmp_path / "answer.npz"))
+    assert {saved.decided.source(name) for name in answer.graph.op_names} == {
+        f"{block}{part}, {Path(__file__)}:{LINE}" for block in "01" for part in ("", ".norm", ".first", ".second")
+    }
+    both = graphopt.optimize(model, torch.zeros(8, 64), algo="default", backward=True, budget=1)
+    last = both.graph.op_names[-1]
+    assert both.decided.source(last) == "" and both.decided.source(both.graph.op_names[0]).startswith("0.norm, ")

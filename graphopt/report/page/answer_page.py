@@ -49,9 +49,9 @@ def answer_page(answer: Any, target: Path) -> Path:
 
 def _changes(answer: Any) -> Table:
     """What each decision is worth; where prices are measured, none goes back alone: each would have to be timed."""
-    columns = ["op", "operator", "change", "price when it alone goes back"]
+    columns = ["op", "operator", "in the model", "change", "price when it alone goes back"]
     if not answer.decided.described:
-        return Table("", columns, [[printable(rule), "", "rule applied", ""] for rule in answer.rules()], left=3)
+        return Table("", columns, [[printable(rule), "", "", "rule applied", ""] for rule in answer.rules()], left=4)
     every = answer.choices.changed()
     ops, worth = heaviest(answer.graph, every)[:MOST_CHANGES], ["-"] * MOST_CHANGES
     if answer.judge.deterministic:
@@ -59,9 +59,10 @@ def _changes(answer: Any) -> Table:
         order = np.argsort(-change, kind="stable")
         ops, worth = ops[order], [f"{100 * each:+.2f} %" for each in change[order]]
     rows = [[printable(answer.graph.op_names[op]), OPERATORS[answer.graph.kind[op]].name,
-             printable(answer.change_in_words(op)), alone] for op, alone in zip(ops.tolist(), worth)]  # fmt: skip
+             printable(answer.decided.source(answer.graph.op_names[op])), printable(answer.change_in_words(op)), alone]
+            for op, alone in zip(ops.tolist(), worth)]  # fmt: skip
     left = len(every) - len(ops)
-    return Table("", columns, rows, left=3, note=f"{left:,} more ops differ." if left else "")
+    return Table("", columns, rows, left=4, note=f"{left:,} more ops differ." if left else "")
 
 
 def _commands(answer: Any, changes: Table) -> Iterator[str]:

@@ -66,7 +66,12 @@ def complete(problem: Problem, judged: float, row: Mapping[str, Any], config: Ma
         "row": {key: row[key] for key in ROW_KEYS if key in row},
         "versions": versions(str(row.get("commit", ""))),
     }
-    return replace(decided, header={"format": decided.format, **decided.header, **common})
+    traced = sys.modules.get("graphopt.graphs.readers.pytorch.capture")  # where it is not loaded nothing was captured
+    origins = traced.sources(graph) if traced is not None else {}
+    return replace(
+        decided,
+        header={"format": decided.format, **decided.header, **common, **({"sources": origins} if origins else {})},
+    )
 
 
 def versions(commit: str) -> dict[str, str]:

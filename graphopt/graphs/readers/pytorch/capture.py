@@ -6,14 +6,16 @@ quarter of its time: one dispatch mode on top of the fake one, and one FX node p
 
 # mypy: disable-error-code="no-any-return, no-untyped-call"
 
+import sys
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import lru_cache
 from operator import getitem
+from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
 import torch
 from torch import Tensor, nn
@@ -64,7 +66,7 @@ def capture(module: nn.Module, example_inputs: Any, *, name: str, family: str, b
     floating outputs. The gradients arriving there are graph inputs; those of parameters, and of inputs that require
     them, are further outputs. Updates of buffers (running statistics) are not traced.
     `keep_program` keeps the traced `GraphModule`, whose placeholders are parameters, buffers, inputs, output gradients;
-    its `meta["weights"]` has the first two by name.
+    its `meta["weights"]` has the first two by name, a node's `meta["source"]` the `Source` of what the call computes.
     Raises GraphError, in one sentence, when the module cannot be traced or its shapes depend on data.
     """
     modes = {part: part.training for part in module.modules()}
@@ -72,7 +74,8 @@ def capture(module: nn.Module, example_inputs: Any, *, name: str, family: str, b
         with _plain_implementations():
             call = _prepared(module.train(backward), arguments_of(example_inputs))
             run, given = _functional(call, backward)
-            traced, constants = _trace(run, given, call.mode, keep_program)
+            names = {id(part): path for path, part in module.named_modules()} if keep_program else None
+            traced, constants = _trace(run, given, call.mode, names)
         program = GraphModule(constants, traced) if keep_program else None
     except (Exception, SystemExit) as error:
         raise GraphError(f"{name}: {complaint(error)}") from error
@@ -156,9 +159,11 @@ def _with_gradients(call: _Call, wanted: list[int]) -> Callable[..., Any]:
 
 
 def _trace(run: Callable[..., Any], arguments: list[Tensor], fake: FakeTensorMode,
-           keep_values: bool) -> tuple[FxGraph, nn.Module]:  # fmt: skip
-    """Recorded as primitive operators; where it updates tensors in place, recorded again without such updates."""
-    graph, constants = record(run, arguments, _decompositions(), fake, keep_values=keep_values)
+           names: Mapping[int, str] | None) -> tuple[FxGraph, nn.Module]:  # fmt: skip
+    """Recorded as primitive operators; where it updates tensors in place, recorded again without such updates, and
+    without sources. names: paths of modules by their id, where values and sources are kept."""
+    keep_values = names is not None
+    graph, constants = record(run, arguments, _decompositions(), fake, keep_values=keep_values, names=names)
     if any(_updates_in_place(node) for node in graph.nodes):
         graph, constants = record(run, arguments, {}, fake, keep_values=False)
         pure = functionalize(GraphModule(constants, graph))
@@ -198,6 +203,8 @@ def _plain_implementations() -> Iterator[None]:
 Decompositions = dict[Any, Callable[..., Any]]
 _SAME = (torch.ops.aten.detach.default, torch.ops.aten.alias.default)  # their result is their operand
 _VIEW = torch.ops.aten.view.default
+_CALLED = nn.Module._call_impl.__code__
+_INNER = (str(Path(torch.__file__).parent), str(Path(__file__).parents[3]), "<")  # files that are nobody's model
 
 
 @dataclass(frozen=True, slots=True)
@@ -208,15 +215,42 @@ class TensorMetadata:
     dtype: torch.dtype
 
 
+class Source(NamedTuple):
+    """Where an operator comes from: the path of the innermost module that ran, and FILE:LINE outside of PyTorch that
+    called it; empty where there is none, as of gradients."""
+
+    module: str
+    line: str
+
+
+def sources(graph: Graph) -> dict[str, Source]:
+    """Op name -> where it comes from, for the ops of a graph that was captured here with its program."""
+    nodes = graph.program.graph.nodes if isinstance(graph.program, GraphModule) else ()
+    return {node.name: node.meta["source"] for node in nodes if any(node.meta.get("source", ()))}
+
+
+def _source(names: Mapping[int, str]) -> Source:
+    """Of what is being called, by the frames between here and `record`."""
+    module = line = ""
+    frame = sys._getframe(1)
+    while frame.f_back is not None and frame.f_code is not record.__code__ and not (module and line):
+        if frame.f_code is _CALLED and not module:
+            module = names.get(id(frame.f_locals["self"]), "")
+        elif not line and not frame.f_code.co_filename.startswith(_INNER):
+            line = f"{frame.f_code.co_filename}:{frame.f_lineno}"
+        frame = frame.f_back
+    return Source(module, line)
+
+
 def record(run: Callable[..., Any], arguments: Sequence[Tensor], table: Decompositions, fake: FakeTensorMode, *,
-           keep_values: bool) -> tuple[FxGraph, nn.Module]:  # fmt: skip
+           keep_values: bool, names: Mapping[int, str] | None = None) -> tuple[FxGraph, nn.Module]:  # fmt: skip
     """The graph of `run(*arguments)` and the module that holds its constants: `GraphModule(constants, graph)` runs it.
 
     Placeholders are the arguments (fake tensors of `fake`), outputs what `run` returns (a list). `table` replaces
     operators by functions of simpler ones. `keep_values` keeps a fake tensor per node in `node.meta["val"]`, else a
-    `TensorMetadata`.
+    `TensorMetadata`. names: paths of modules by their id, for `node.meta["source"]`.
     """
-    recorder = _Recorder(table, keep_values)
+    recorder = _Recorder(table, keep_values, names)
     for i, argument in enumerate(arguments):
         recorder.bind(argument, recorder.graph.placeholder(f"arg{i}_1"))
     with fake, recorder:
@@ -228,9 +262,9 @@ def record(run: Callable[..., Any], arguments: Sequence[Tensor], table: Decompos
 class _Recorder(TorchDispatchMode):
     """Every fake tensor remembers the node that made it."""
 
-    def __init__(self, table: Decompositions, keep_values: bool) -> None:
+    def __init__(self, table: Decompositions, keep_values: bool, names: Mapping[int, str] | None) -> None:
         super().__init__()
-        self.table, self.keep_values = table, keep_values
+        self.table, self.keep_values, self.names = table, keep_values, names
         self.graph = FxGraph()
         self.constants = nn.Module()
         self._composite: dict[Any, bool] = {}
@@ -303,7 +337,10 @@ class _Recorder(TorchDispatchMode):
                     self.bind(part, self.graph.call_function(getitem, (node, i)))
 
     def _call(self, func: Any, args: Any, kwargs: Any) -> Node:
-        return self.graph.create_node("call_function", func, args, kwargs, name=func._opname)
+        node = self.graph.create_node("call_function", func, args, kwargs, name=func._opname)
+        if self.names is not None:
+            node.meta["source"] = _source(self.names)
+        return node
 
     def bind(self, tensor: Tensor, node: Node) -> None:
         tensor._recorded = (self, node)  # type: ignore[attr-defined]
