@@ -27,7 +27,7 @@ from graphopt.core.trace import Trace
 from graphopt.core.utils.plain_json import dumps
 from graphopt.costs.simulator import Simulator
 from graphopt.graphs.dataset import Dataset, Split
-from graphopt.graphs.readers.formats.graph_files import load_graph, parse_graph, save_graph
+from graphopt.graphs.readers.formats.graph_files import graph_content, load_graph, parse_graph
 from graphopt.problems.assignment import Choices, Pricing
 from graphopt.problems.cost_model import CostModel
 from graphopt.problems.problem import Decided, Solution, Task
@@ -36,7 +36,7 @@ from graphopt.run.config.build import machine_task_costs
 from graphopt.run.config.construct import construct
 from graphopt.run.config.stored import node_of
 from graphopt.run.records import packed
-from graphopt.run.records.answer_file import load, match, write
+from graphopt.run.records.answer_file import graph_inside, load, match, write
 
 EXACT = 1e-9  # relative difference allowed to simulators
 NOISE_FACTOR = 4.0  # measured prices may differ by this many times their stored noise
@@ -289,14 +289,13 @@ class Answer:
         return replace(self, decided=edited, solution=Solution(graph, task, edited)), not (changed and same)
 
     def save(self, path: str | Path) -> Path:
-        """Writes the answer file, and its graph into graphs/ beside it, where `load` and the command line find it."""
+        """Writes the answer file with its graph inside: it replays from anywhere."""
         target = Path(path)
         if target.suffix != ".npz":
             raise UserError(f"an answer is saved as a .npz file, not as {target}")
         with writing(target):
             target.parent.mkdir(parents=True, exist_ok=True)
-            save_graph(target.parent / "graphs" / f"{self.graph.hash}.npz", self.graph)
-            write(target, self.decided)
+            write(target, self.decided, graph_content(self.graph))
         return target
 
     def to_json(self) -> str:
@@ -365,7 +364,11 @@ def _find_graph(source: Path, decided: Decided) -> Graph:
 
 
 def near_graph(source: Path, decided: Decided) -> Graph | None:
-    """The graph from graphs/<hash>.npz, or from a pack, in a folder above the file, if it is there."""
+    """The graph inside the file; else from graphs/<hash>.npz, or from a pack, in a folder above it, if it is there."""
+    if (inside := graph_inside(source)) is not None:
+        own = parse_graph(inside, f"inside {source}")
+        match(decided, own, str(source))
+        return own
     graph_hash = decided.header["graph"]["hash"]
     for folder in source.resolve().parents:
         path, pack = folder / "graphs" / f"{graph_hash}.npz", folder / packed.NAME

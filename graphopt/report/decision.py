@@ -18,7 +18,7 @@ from graphopt.report.answer import PRICES, Answer, heads_of, near_graph
 from graphopt.report.changes import describe_op, differing
 from graphopt.report.model_view import rule_tables
 from graphopt.report.tables.table import Table, print_tables
-from graphopt.run.records.answer_file import load, write
+from graphopt.run.records.answer_file import load
 from graphopt.run.records.packed import label_of
 
 SHOWN = 30  # lines of a list, unless all are asked for
@@ -166,7 +166,7 @@ def _replay(args: argparse.Namespace) -> int:
 def _revert(args: argparse.Namespace) -> int:
     answer = Answer.load(args.file)
     edited, accepted = answer.revert(args.change)
-    write(args.out, edited.decided)
+    edited.save(args.out)
     if not accepted:
         say(f"the task cannot do {args.change} here: the plan stays as it was")
     say(f"{args.file}: {price_line(answer.decided)}")

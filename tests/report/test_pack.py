@@ -19,6 +19,7 @@ import graphopt
 from graphopt import load as load_answer
 from graphopt.core.errors import DecisionError, Unreadable, UserError
 from graphopt.core.utils.limits import MIB, read_member, read_npz
+from graphopt.graphs.readers.formats.graph_files import parse_graph
 from graphopt.report.command import main as report
 from graphopt.report.decision import main as decision
 from graphopt.report.pack import pack, unpack
@@ -168,8 +169,8 @@ def test_commands_take_an_answer_of_a_pack(
     assert drawn and all(name.startswith(first.name.partition("#")[2]) for name in drawn)
     copy = Path(shutil.copytree(small, tmp_path / "copy"))
     op = load(first).op_names[int(load(first).changed()[0])]
-    assert decision(["veto", str(copy / first.name), op, "-o", str(copy / "edited.npz")]) == 0
-    assert decision(["replay", str(copy / "edited.npz")]) == 0  # its graph is in the pack beside it
+    assert decision(["veto", str(copy / first.name), op, "-o", str(tmp_path / "elsewhere" / "edited.npz")]) == 0
+    assert decision(["replay", str(tmp_path / "elsewhere" / "edited.npz")]) == 0  # its graph is inside
 
 
 def test_an_answer_leaves_its_pack(studies: dict[str, tuple[Path, Path]], tmp_path: Path) -> None:
@@ -177,6 +178,7 @@ def test_an_answer_leaves_its_pack(studies: dict[str, tuple[Path, Path]], tmp_pa
         file = answers(small)[-1]
         graphopt.load(file).save(tmp_path / name / "alone.npz")
         header, arrays = read_answer(tmp_path / name / "alone.npz")
+        assert parse_graph(arrays.pop("graph").tobytes(), "inside").hash == header["graph"]["hash"]
         assert (header, spelled(arrays)) == (read_answer(file)[0], spelled(read_answer(file)[1]))
         assert graphopt.load(tmp_path / name / "alone.npz").check() == []
 

@@ -85,9 +85,18 @@ def versions(commit: str) -> dict[str, str]:
     return {**found, "torch": str(torch.__version__)} if torch is not None else found
 
 
-def write(path: Path | str, decided: Decided) -> None:
-    """Writes the file, all or nothing."""
-    write_arrays(path, {"header": json_bytes(decided.header), "trace": decided.trace, **decided.arrays()})
+def write(path: Path | str, decided: Decided, graph: bytes = b"") -> None:
+    """Writes the file, all or nothing. graph: the content of its graph's file, to travel inside."""
+    inside = {"graph": np.frombuffer(graph, np.uint8)} if graph else {}
+    write_arrays(path, {"header": json_bytes(decided.header), "trace": decided.trace, **decided.arrays(), **inside})
+
+
+def graph_inside(source: Path) -> bytes | None:
+    """The content of its graph's file, if it travels inside. Raises DecisionError."""
+    if packed.place_of(source) is not None:
+        return None  # a pack holds graphs by themselves
+    found = read_answer(source)[1].get("graph")
+    return None if found is None else found.astype(np.uint8).tobytes()
 
 
 def write_arrays(path: Path | str, arrays: Mapping[str, NDArray[Any]]) -> None:

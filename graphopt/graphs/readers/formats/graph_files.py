@@ -1,8 +1,9 @@
 """Graphs as files: one `.npz` per graph, without pickles; of programs those that are the content of a program file."""
 
 import json
+from io import BytesIO
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,11 +28,22 @@ _MEASURED = "measured_"  # start of the names of arrays that not every graph has
 
 def save_graph(path: str | Path, graph: Graph) -> None:
     """Writes the graph, all or nothing: a reader never sees half a file. Attributes must be plain JSON values."""
+    with whole_file(Path(path)) as file:
+        _write(file, graph)
+
+
+def graph_content(graph: Graph) -> bytes:
+    """What `save_graph` writes."""
+    content = BytesIO()
+    _write(content, graph)
+    return content.getvalue()
+
+
+def _write(file: IO[bytes], graph: Graph) -> None:
     texts = {"format": FORMAT, "name": graph.name, "family": graph.family, "op_names": graph.op_names,
              "attributes": [dict(a) for a in graph.attributes], "hash": graph.hash}  # fmt: skip
     packed = np.frombuffer(json.dumps(texts).encode(), np.uint8)
-    with whole_file(Path(path)) as file:
-        np.savez_compressed(file, texts=packed, **_arrays(graph))
+    np.savez_compressed(file, texts=packed, **_arrays(graph))
 
 
 def _arrays(graph: Graph) -> dict[str, Any]:
