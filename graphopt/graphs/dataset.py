@@ -1,12 +1,14 @@
 """The dataset's contract: graphs in three splits."""
 
+import warnings
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
-from contextlib import nullcontext
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
 from math import prod
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
+from graphopt.core.errors import UserError
 from graphopt.core.graph import Graph, GraphError
 from graphopt.core.utils.terminal import Bar
 
@@ -27,7 +29,20 @@ class Dataset(ABC):
     def unread(self, split: Split) -> dict[str, str]:
         """Inputs of a split that `graphs` left out since they cannot become graphs: name -> why, in one sentence. The
         harness makes a failed row of each."""
-        return {}
+        return dict(self._left.get(split, {})) if hasattr(self, "_left") else {}
+
+    @contextmanager
+    def leaving_out(self, split: Split, name: str, *, alone: bool) -> Iterator[None]:
+        """An input that cannot become graphs is left out, with a warning, and stands in `unread`; one alone is an
+        error."""
+        try:
+            yield
+        except (GraphError, UserError) as error:
+            if alone:
+                raise
+            self._left: dict[Split, dict[str, str]] = getattr(self, "_left", {})
+            self._left.setdefault(split, {})[name] = str(error)
+            warnings.warn(f"left out: {error}", stacklevel=3)
 
     def extent(self) -> int | None:
         """About how many ops all its graphs have, found from its settings alone; None where these name files or code.
@@ -80,11 +95,13 @@ class EntryDataset(Dataset):
         if split not in self._graphs:
             entries = self._entries[split]
             with Bar("capture", len(entries)) if not all(map(self.is_quick, entries)) else nullcontext() as bar:
-                made = []
+                made: list[Graph] = []
                 for entry in entries:
-                    made.append(self.graph_of(entry))
+                    label = " ".join(f"{key}={value}" for key, value in entry.items())
+                    with self.leaving_out(split, label, alone=len(entries) == 1):
+                        made.append(self.graph_of(entry))
                     if bar is not None:
-                        bar.step(made[-1].name)
+                        bar.step(made[-1].name if made else "")
             self._graphs[split] = made
             check_splits(self._graphs, families=self.apart)
         return self._graphs[split]

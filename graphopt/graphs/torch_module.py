@@ -112,7 +112,10 @@ class TrainingSteps(Dataset):
         if split != "test":
             return []
         if self._graphs is None:
-            self._graphs = [_captured(label) for label in self._modules]
+            self._graphs = []
+            for label in self._modules:
+                with self.leaving_out(split, label, alone=len(self._modules) == 1):
+                    self._graphs.append(_captured(label))
         return self._graphs
 
 

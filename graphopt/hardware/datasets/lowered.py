@@ -58,11 +58,14 @@ class LoweredPrograms(Dataset):
             programs, saved = self._programs(split), self._saved() if split == "test" else []
             found: list[Graph] = []
             with Bar("capture", len(programs) + len(saved)) as bar:
+                alone = len(programs) + len(saved) == 1
                 for name, (said, make) in programs.items():
-                    found += self._captured(name, said, make)
+                    with self.leaving_out(split, name, alone=alone):
+                        found += self._captured(name, said, make)
                     bar.step(name)
                 for file in saved:
-                    found.append(_loaded(file))
+                    with self.leaving_out(split, str(file), alone=alone):
+                        found.append(_loaded(file))
                     bar.step(file.name)
             self._graphs[split] = found
         return self._graphs[split]
