@@ -11,6 +11,7 @@ studies: whether learning pays, as a table and a picture.
 import argparse
 import math
 import sys
+import time
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict
@@ -118,19 +119,28 @@ def tables_of(args: argparse.Namespace) -> Tables:
     return "table", render.tables(found, args.against), render.numbers(found)
 
 
+SLOWEST, LONG = 5, 10.0  # replays whose time is said, and the seconds from which
+
+
 def replay(place: Path) -> int:
-    """Prices every stored decision again; the exit code is 1 when a number does not come out."""
+    """Prices every stored decision again, and says which took long; the exit code is 1 when a number does not come
+    out."""
     from graphopt.core.utils.terminal import Bar
     from graphopt.report.replay import claims_of, replay_all
 
     claims, unanswered = claims_of(place)
-    total, good = len(claims) + len(unanswered), 0
+    total, good, slow, begun = len(claims) + len(unanswered), 0, list[tuple[float, Path]](), time.perf_counter()
     with Bar("replay", total) as bar:
         for file, mismatches in replay_all(claims, unanswered):
             good += not mismatches
+            slow.append((time.perf_counter() - begun, file))
+            begun = time.perf_counter()
             for mismatch in mismatches:
                 say(f"{mismatch.path}: {mismatch.what}")
             bar.step(file.name)
+    for seconds, file in sorted(slow, reverse=True)[:SLOWEST]:
+        if seconds > LONG:
+            say(f"{seconds:.0f} s: {file}")
     say(f"{good:,} of {total:,} decisions replay")
     return 0 if good == total and total > 0 else 1
 
