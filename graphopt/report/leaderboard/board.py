@@ -10,13 +10,12 @@ import io
 import os
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-import jinja2
 import yaml
 
 from graphopt.core.errors import UserError, writing
@@ -26,13 +25,19 @@ from graphopt.core.utils.terminal import printable, say
 from graphopt.core.utils.whole import whole_file, whole_folder
 from graphopt.report.leaderboard.contests import Contest, is_name, read_contest, read_contests
 from graphopt.report.leaderboard.judging import ENTRY, BoardEntry, judged_entries
+from graphopt.report.page.page import Part, page_text
 from graphopt.report.replay import decision_of
 from graphopt.report.tables.read_rows import read_rows, row_files
+from graphopt.report.tables.table import Table
 from graphopt.run.records import packed
 from graphopt.run.records.answer_file import copy
 
 CSV_NAME, PAGE_NAME = "costs.csv", "index.html"
-TEMPLATE = Path(__file__).with_name("board.html")
+ABOUT = (
+    "Every answer is priced again from the decisions in its entry, by the cost model that its problem names, and "
+    "checked by independent code. Points of an instance are the lowest cost of all entries over an entry's own. An "
+    f"entry's points are their mean, with 0 where it has no valid answer (-). Raw costs: {CSV_NAME}."
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,9 +102,41 @@ def build(place: Path, root: Path, out: Path, only: Sequence[str]) -> int:
 
 def page(boards: Sequence[Board], built: str) -> str:
     """The page as HTML. built: when, and from which commit. Whatever a file says is printable and escaped."""
-    made = jinja2.Environment(autoescape=True, undefined=jinja2.StrictUndefined,
-                              finalize=lambda value: printable(value) if isinstance(value, str) else value)  # fmt: skip
-    return made.from_string(TEMPLATE.read_text()).render(boards=boards, built=built, csv=CSV_NAME)
+    return page_text("graphopt leaderboard", f"{ABOUT} {built}", [part for each in boards for part in _parts(*each)])
+
+
+def _parts(contest: Contest, found: Sequence[Standing]) -> Iterator[Part]:
+    """Entries by points, costs by instance, and what does not count."""
+    about = f"{contest.about} {len(contest.instances)} instances of dataset={' or '.join(contest.datasets)}, "
+    about += f"costs in {contest.unit}."
+    if contest.equality is not None:
+        about += (f" Each answer is run against the original on {contest.equality.draws} draws of weights and inputs, "
+                  "new for this page. They agree where no output differs by more than "
+                  f"{contest.equality.tolerance:g} of its largest.")  # fmt: skip
+    shown, total = [standing for standing in found if not standing.entry.refusal], len(contest.instances)
+    columns = ["entry", "by", "method", "budget", "hardware", "points", "priced", "best"]
+    rows = [[standing.entry.words[key] for key in ("title", "by", "method", "budget", "hardware")] + [
+        f"{standing.mean:.4f}", f"{sum(point is not None for point in standing.points.values())}/{total}",
+        str(sum(point == 1.0 for point in standing.points.values()))] for standing in shown]  # fmt: skip
+    yield Part(printable(contest.title), table=_printable("", columns, rows, left=5), note=printable(about))
+    names, costs, best = ["instance", "without search"], list[list[str]](), set[tuple[int, int]]()
+    for line, instance in enumerate(contest.instances):
+        found_here = [(standing.entry.cost_of(instance.name), standing) for standing in shown]
+        costs.append([instance.name, f"{instance.baseline:.6g}",
+                      *("-" if cost is None else f"{cost:.6g}" for cost, _ in found_here)])  # fmt: skip
+        best |= {(line, column) for column, (_, one) in enumerate(found_here, 2) if one.points[instance.name] == 1.0}
+    titles = [standing.entry.words["title"] for standing in shown]
+    yield Part(f"{printable(contest.title)}: every instance", table=_printable("", names + titles, costs, bold=best),
+               filter=True)  # fmt: skip
+    refused = [line for standing in found for line in standing.entry.refusals]
+    lines = [["not counted", line] for line in refused]
+    lines += [["not here", f"{name}: {why}"] for name, why in contest.absent.items()]
+    if lines:
+        yield Part(f"{printable(contest.title)}: left out", table=_printable("", ["", ""], lines, left=2))
+
+
+def _printable(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]], **more: Any) -> Table:
+    return Table(title, [*map(printable, columns)], [[*map(printable, row)] for row in rows], **more)
 
 
 def costs_csv(boards: Sequence[tuple[Contest, Sequence[Standing]]]) -> str:

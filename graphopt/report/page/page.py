@@ -39,22 +39,28 @@ def bokeh() -> Any:
 
 
 def write_page(target: Path, title: str, verdict: str, parts: Sequence[Part]) -> Path:
-    """Writes the file, all at once; what comes out of files is escaped. Raises ConfigError."""
-    bokeh()
-    from bokeh.embed import components
-    from bokeh.resources import Resources
-
-    plots = [part.plot for part in parts if part.plot is not None]
-    script, made = components(plots) if plots else ("", ())
-    places = iter(made)
-    shown = [{"title": part.title, "table": part.table, "code": part.code, "note": part.note, "filter": part.filter,
-              "plot": Markup(next(places)) if part.plot is not None else None} for part in parts]  # fmt: skip
-    source = Resources(mode="inline", components=["bokeh", "bokeh-gl", "bokeh-widgets"]).render() if plots else ""
-    template = Environment(autoescape=True).from_string(files(__package__).joinpath("page.html").read_text())
-    text = template.render(title=title, verdict=verdict, parts=shown, resources=Markup(source), script=Markup(script))
+    """Writes the file, all at once. Raises ConfigError where the package is not there for plots."""
+    text = page_text(title, verdict, parts)
     with writing(target), whole_file(target) as file:
         file.write(text.encode())
     return target
+
+
+def page_text(title: str, verdict: str, parts: Sequence[Part]) -> str:
+    """The page as HTML; what comes out of files is escaped."""
+    plots, script, source, made = [part.plot for part in parts if part.plot is not None], "", "", list[str]()
+    if plots:
+        bokeh()
+        from bokeh.embed import components
+        from bokeh.resources import Resources
+
+        script, found = components(plots)
+        made, source = [*found], Resources(mode="inline", components=["bokeh", "bokeh-gl", "bokeh-widgets"]).render()
+    places = iter(made)
+    shown = [{"title": part.title, "table": part.table, "code": part.code, "note": part.note, "filter": part.filter,
+              "plot": Markup(next(places)) if part.plot is not None else None} for part in parts]  # fmt: skip
+    template = Environment(autoescape=True).from_string(files(__package__).joinpath("page.html").read_text())
+    return template.render(title=title, verdict=verdict, parts=shown, resources=Markup(source), script=Markup(script))
 
 
 def plain(figure: Any) -> None:
