@@ -4,10 +4,12 @@ import inspect
 import sys
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from typing import Any, Literal
 
 import pytest
 import torch
+from pytorch_lightning.loggers import TensorBoardLogger
 
 from graphopt.core.cli import composed, explained, readable_help
 from graphopt.core.errors import ConfigError, UsageError, UserError
@@ -101,6 +103,14 @@ def test_missing_and_unknown_targets() -> None:
         construct({"_target_": "graphopt.nowhere.X", "name": "x"}, "algo")
     with pytest.raises(ConfigError, match="has no 'Nothing'"):
         construct({"_target_": "graphopt.core.machine.Nothing", "name": "x"}, "algo")
+
+
+def test_further_arguments_are_not_asked_for(tmp_path: Path) -> None:
+    """Any logger of Lightning: some take `**kwargs`."""
+    given = {"_target_": "pytorch_lightning.loggers.CSVLogger", "save_dir": str(tmp_path)}
+    assert construct(given, "trainer.logger[0]").save_dir == str(tmp_path)
+    assert "kwargs" not in arguments_of(TensorBoardLogger)
+    assert {"save_dir", "name"} <= {*arguments_of(TensorBoardLogger)}
 
 
 def test_an_inner_option_is_of_the_class_that_is_wanted() -> None:

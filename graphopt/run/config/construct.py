@@ -58,8 +58,10 @@ def target_of(node: Node, where: str) -> Any:
 
 
 def arguments_of(target: Callable[..., Any]) -> dict[str, inspect.Parameter]:
-    """The constructor's arguments by name, without self."""
-    return dict(inspect.signature(target).parameters)
+    """The constructor's arguments by name, without self, and without `*args` and `**kwargs`, which nothing has to
+    give."""
+    parameters = inspect.signature(target).parameters.items()
+    return {key: one for key, one in parameters if one.kind not in (one.VAR_POSITIONAL, one.VAR_KEYWORD)}
 
 
 def construct(node: Node, where: str, injected: Mapping[str, Any] | None = None) -> Any:
