@@ -18,7 +18,7 @@ from graphopt.hardware.inductor.lowering import digest_of
 from graphopt.report.apply import compile_backend
 from graphopt.report.apply.compile_backend import decided
 from graphopt.report.apply.optimized import TOLERANCE, Check, Optimized, _kept
-from graphopt.run.records.answer_file import load, write
+from graphopt.run.records.answer_file import graph_inside, load, write
 
 
 class Tiny(nn.Module):
@@ -114,7 +114,7 @@ def stored_sin(best: Optimized, folder: Path) -> Path:
     op = told.op("sin")
     told.choices[:] = told.default
     told.choices[op, 0] = 1 - told.default[op, 0]
-    write(folder / "inference.npz", told)
+    write(folder / "inference.npz", told, graph_inside(folder / "inference.npz") or b"")
     return folder
 
 
