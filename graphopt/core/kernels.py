@@ -241,20 +241,20 @@ def gather(
                 seen[op] = stamp
                 members[count] = op
                 count += 1
-    _sort_descending(members, 1, count)
+    _sort_descending(members, count)
     return count
 
 
 @njit(cache=True, nogil=True)
-def _sort_descending(members: NDArray[np.int32], first: int, end: int) -> None:
-    """Shell's sort: NumPy's takes a second to compile, and most kernels are small."""
+def _sort_descending(members: NDArray[np.int32], count: int) -> None:
+    """All but the first, by Shell's sort: NumPy's takes a second to compile, and most kernels are small."""
     gap = 1
-    while 9 * gap < end - first:
+    while 9 * gap < count - 1:
         gap = 3 * gap + 1
     while gap > 0:
-        for i in range(first + gap, end):
+        for i in range(1 + gap, count):
             value, j = members[i], i
-            while j >= first + gap and members[j - gap] < value:
+            while j > gap and members[j - gap] < value:
                 members[j] = members[j - gap]
                 j -= gap
             members[j] = value

@@ -25,11 +25,12 @@ class Dataset(ABC):
     name: str
     gives: ClassVar[frozenset[str]] = frozenset()
     kept: bool = True
+    _left: Mapping[Split, Mapping[str, str]] = {}  # what `leaving_out` left out
 
-    def unread(self, split: Split) -> dict[str, str]:
+    def unread(self, split: Split) -> Mapping[str, str]:
         """Inputs of a split that `graphs` left out since they cannot become graphs: name -> why, in one sentence. The
         harness makes a failed row of each."""
-        return dict(self._left.get(split, {})) if hasattr(self, "_left") else {}
+        return self._left.get(split, {})
 
     @contextmanager
     def leaving_out(self, split: Split, name: str, *, alone: bool) -> Iterator[None]:
@@ -37,12 +38,15 @@ class Dataset(ABC):
         error."""
         try:
             yield
-        except (GraphError, UserError) as error:
+        except MemoryError:
+            raise
+        except Exception as error:
             if alone:
                 raise
-            self._left: dict[Split, dict[str, str]] = getattr(self, "_left", {})
-            self._left.setdefault(split, {})[name] = str(error)
-            warnings.warn(f"left out: {error}", stacklevel=3)
+            foreseen = isinstance(error, GraphError | UserError)
+            said = str(error) if foreseen else f"{name}: {type(error).__name__}: {error}"
+            self._left = {**self._left, split: {**self._left.get(split, {}), name: said}}
+            warnings.warn(f"left out: {said}", stacklevel=3)
 
     def extent(self) -> int | None:
         """About how many ops all its graphs have, found from its settings alone; None where these name files or code.
@@ -101,7 +105,7 @@ class EntryDataset(Dataset):
                     with self.leaving_out(split, label, alone=len(entries) == 1):
                         made.append(self.graph_of(entry))
                     if bar is not None:
-                        bar.step(made[-1].name if made else "")
+                        bar.step(made[-1].name if made else label)
             self._graphs[split] = made
             check_splits(self._graphs, families=self.apart)
         return self._graphs[split]

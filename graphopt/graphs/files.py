@@ -1,15 +1,13 @@
 """Graphs from files with known costs: Standard Task Graphs, profiles, CostGraphDef texts and our own `.npz`."""
 
 import os
-import warnings
 from abc import abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from fnmatch import fnmatch
 from glob import glob
 from pathlib import Path
 
-from graphopt.core.errors import UserError
 from graphopt.core.graph import Graph, GraphError
 from graphopt.core.utils.marks import UserPath
 from graphopt.graphs.dataset import Dataset, Split
@@ -66,7 +64,6 @@ class FileDataset(Dataset):
         self.name = name
         self._patterns: dict[Split, list[str]] = {"train": list(train), "val": list(val)}
         self._graphs: dict[Path, Graph] = {}
-        self._unread: dict[Path, str] = {}
 
     @abstractmethod
     def files(self) -> list[Path]:
@@ -80,27 +77,15 @@ class FileDataset(Dataset):
         files = self.files()
         chosen = [file for file in files if split_of(bare_name(file), self._patterns) == split]
         for file in chosen:
-            if file not in self._graphs and file not in self._unread:
-                self._take(file, alone=len(files) == 1)
+            if file not in self._graphs and str(file) not in self._left.get(split, {}):
+                with self.leaving_out(split, str(file), alone=len(files) == 1):
+                    graph, place = self.read(file), distinguishing_place(file, files)
+                    self._graphs[file] = replace(graph, name=f"{place}_{graph.name}") if place else graph
         return [self._graphs[file] for file in chosen if file in self._graphs]
 
-    def unread(self, split: Split) -> dict[str, str]:
+    def unread(self, split: Split) -> Mapping[str, str]:
         self.graphs(split)
-        return {str(f): why for f, why in self._unread.items() if split_of(bare_name(f), self._patterns) == split}
-
-    def _take(self, file: Path, *, alone: bool) -> None:
-        try:
-            graph = self.read(file)
-            place = distinguishing_place(file, self.files())
-            self._graphs[file] = replace(graph, name=f"{place}_{graph.name}") if place else graph
-        except MemoryError:
-            raise
-        except Exception as error:
-            if alone:
-                raise
-            foreseen = isinstance(error, GraphError | UserError)
-            self._unread[file] = said = str(error) if foreseen else f"{file}: {type(error).__name__}: {error}"
-            warnings.warn(f"left out: {said}", stacklevel=4)
+        return self._left.get(split, {})
 
 
 class GraphFiles(FileDataset):

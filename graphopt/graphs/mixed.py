@@ -1,5 +1,6 @@
 """Random and real graphs together, and real ones with other sizes: more training data than there are architectures."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
@@ -54,7 +55,7 @@ class Mixed(Dataset):
     def origin(self, graph: Graph) -> str:
         return self._origin[graph.hash]
 
-    def unread(self, split: Split) -> dict[str, str]:
+    def unread(self, split: Split) -> Mapping[str, str]:
         chosen = self._test if split == "test" else self._parts
         return {name: why for part in chosen for name, why in self._parts[part].unread(split).items()}
 

@@ -118,7 +118,7 @@ def _parts(contest: Contest, found: Sequence[Standing]) -> Iterator[Part]:
     rows = [[standing.entry.words[key] for key in ("title", "by", "method", "budget", "hardware")] + [
         f"{standing.mean:.4f}", f"{sum(point is not None for point in standing.points.values())}/{total}",
         str(sum(point == 1.0 for point in standing.points.values()))] for standing in shown]  # fmt: skip
-    yield Part(printable(contest.title), table=_printable("", columns, rows, left=5), note=printable(about))
+    yield Part(contest.title, table=Table("", columns, rows, left=5), note=about)
     names, costs, best = ["instance", "without search"], list[list[str]](), set[tuple[int, int]]()
     for line, instance in enumerate(contest.instances):
         found_here = [(standing.entry.cost_of(instance.name), standing) for standing in shown]
@@ -126,17 +126,11 @@ def _parts(contest: Contest, found: Sequence[Standing]) -> Iterator[Part]:
                       *("-" if cost is None else f"{cost:.6g}" for cost, _ in found_here)])  # fmt: skip
         best |= {(line, column) for column, (_, one) in enumerate(found_here, 2) if one.points[instance.name] == 1.0}
     titles = [standing.entry.words["title"] for standing in shown]
-    yield Part(f"{printable(contest.title)}: every instance", table=_printable("", names + titles, costs, bold=best),
-               filter=True)  # fmt: skip
-    refused = [line for standing in found for line in standing.entry.refusals]
-    lines = [["not counted", line] for line in refused]
+    yield Part(f"{contest.title}: every instance", table=Table("", names + titles, costs, best), filter=True)
+    lines = [["not counted", line] for standing in found for line in standing.entry.refusals]
     lines += [["not here", f"{name}: {why}"] for name, why in contest.absent.items()]
     if lines:
-        yield Part(f"{printable(contest.title)}: left out", table=_printable("", ["", ""], lines, left=2))
-
-
-def _printable(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]], **more: Any) -> Table:
-    return Table(title, [*map(printable, columns)], [[*map(printable, row)] for row in rows], **more)
+        yield Part(f"{contest.title}: left out", table=Table("", ["", ""], lines, left=2))
 
 
 def costs_csv(boards: Sequence[tuple[Contest, Sequence[Standing]]]) -> str:

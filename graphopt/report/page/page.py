@@ -10,6 +10,7 @@ from jinja2 import Environment
 from markupsafe import Markup
 
 from graphopt.core.errors import ConfigError, writing
+from graphopt.core.utils.terminal import printable
 from graphopt.core.utils.whole import whole_file
 from graphopt.report.tables.table import Table
 
@@ -47,7 +48,7 @@ def write_page(target: Path, title: str, verdict: str, parts: Sequence[Part]) ->
 
 
 def page_text(title: str, verdict: str, parts: Sequence[Part]) -> str:
-    """The page as HTML; what comes out of files is escaped."""
+    """The page as HTML; what comes out of files is escaped and printable."""
     plots, script, source, made = [part.plot for part in parts if part.plot is not None], "", "", list[str]()
     if plots:
         bokeh()
@@ -59,7 +60,8 @@ def page_text(title: str, verdict: str, parts: Sequence[Part]) -> str:
     places = iter(made)
     shown = [{"title": part.title, "table": part.table, "code": part.code, "note": part.note, "filter": part.filter,
               "plot": Markup(next(places)) if part.plot is not None else None} for part in parts]  # fmt: skip
-    template = Environment(autoescape=True).from_string(files(__package__).joinpath("page.html").read_text())
+    safe = Environment(autoescape=True, finalize=lambda text: printable(text, "\n") if type(text) is str else text)
+    template = safe.from_string(files(__package__).joinpath("page.html").read_text())
     return template.render(title=title, verdict=verdict, parts=shown, resources=Markup(source), script=Markup(script))
 
 
