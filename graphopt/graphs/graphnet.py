@@ -1,0 +1,99 @@
+"""`graphnet`: programs of other people's models, as GraphNet (arXiv 2510.24035) collects them, read as data."""
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from fnmatch import fnmatch
+from functools import cached_property, partial
+from pathlib import Path
+from typing import Literal
+
+from graphopt.core.graph import Graph, GraphError
+from graphopt.core.utils.marks import OwnFolder, UserPath
+from graphopt.core.utils.terminal import Bar
+from graphopt.graphs.cache import GraphCache
+from graphopt.graphs.dataset import Dataset, Split
+from graphopt.graphs.readers.graphnet.archive import Files, Samples, files_at, samples_at
+
+
+class GraphNet(Dataset):
+    """Samples of a folder, of GraphNet's own tree, or of an archive; each is called PACKAGE/MODEL, as its folders are.
+
+    Nothing is executed: `model.py` and what describes its tensors are parsed, and shapes follow without computing.
+    graphs: the programs as they are; with the gradients of all parameters; or both. train, val: patterns of names for
+    those splits, e.g. `timm/*`; all others are test graphs. A graph's family is its cluster among those of its split:
+    graphs are together whose ops have alike surroundings. cache_dir: folder of captured graphs; null: $GRAPHOPT_CACHE,
+    else ~/.cache/graphopt.
+    """
+
+    def __init__(self, *, name: str, path: UserPath, graphs: Literal["forward", "backward", "both"], train: list[str],
+                 val: list[str], cache_dir: OwnFolder) -> None:  # fmt: skip
+        self.name, self._path = name, path
+        self._patterns: dict[Split, list[str]] = {"train": list(train), "val": list(val)}
+        self._backward = {"forward": (False,), "backward": (True,), "both": (False, True)}[graphs]
+        self._cache = GraphCache(cache_dir)
+        self._graphs: dict[Split, list[Graph]] = {}
+
+    @property
+    def _place(self) -> str:
+        if self._path is None:
+            raise GraphError(f"dataset={self.name} needs dataset.path=..., a folder or an archive of GraphNet's samples")
+        return self._path
+
+    def files(self) -> list[Path]:
+        return files_at(Path(self._place).expanduser())
+
+    @cached_property
+    def _samples(self) -> Samples:
+        return samples_at(self._place)
+
+    def unread(self, split: Split) -> Mapping[str, str]:
+        self.graphs(split)
+        return self._left.get(split, {})
+
+    def graphs(self, split: Split) -> list[Graph]:
+        if split not in self._graphs:
+            names = [name for name in self._samples if self._split(name) == split]
+            found: list[Graph] = []
+            with Bar("capture", len(names)) as bar:
+                for name in names:
+                    for backward in self._backward:
+                        with self.leaving_out(split, name + "_backward" * backward, alone=len(self._samples) == 1):
+                            found.append(self._captured(name, backward))
+                    bar.step(name)
+            self._graphs[split] = by_cluster(found)
+        return self._graphs[split]
+
+    def _split(self, name: str) -> Split:
+        return next((s for s, globs in self._patterns.items() if any(fnmatch(name, g) for g in globs)), "test")
+
+    def _captured(self, name: str, backward: bool) -> Graph:
+        files = self._samples[name]()
+        digest = hashlib.sha256(b"".join(hashlib.sha256(files[key]).digest() for key in sorted(files))).hexdigest()
+        request = {"content": digest, "name": name, "backward": backward}
+        stem = f"graphnet-{name.replace('/', '_')}{'_backward' * backward}"
+        return self._cache.get(stem, request, partial(captured, files, name, backward=backward))
+
+
+def captured(files: Files, name: str, *, backward: bool, keep_program: bool = False) -> Graph:
+    """The graph of a sample. Raises GraphError, in one sentence that names file, line and operator."""
+    from graphopt.graphs.readers.graphnet.sample import read_sample
+    from graphopt.graphs.readers.pytorch.capture import capture
+
+    module, inputs = read_sample(files, name).module(fake=True)
+    return capture(module, inputs, name=name + "_backward" * backward, family=name, backward=backward,
+                   keep_program=keep_program)  # fmt: skip
+
+
+def by_cluster(graphs: Sequence[Graph]) -> list[Graph]:
+    """The graphs with the names of their clusters for families."""
+    from graphopt.graphs.library.packing import clustered, neighbourhoods
+
+    around: dict[tuple[str, str], set[int]] = {}
+    for graph in graphs:
+        around.setdefault(("", graph.family), set()).update(neighbourhoods(graph).tolist())
+    clusters = clustered(around)
+    first: dict[int, str] = {}
+    for (_, family), cluster in clusters.items():
+        first.setdefault(cluster, family)
+    return [replace(graph, family=first[clusters["", graph.family]]) for graph in graphs]

@@ -1,0 +1,1 @@
+"""Readers of GraphNet's samples: torch programs as Python text."""
