@@ -13,7 +13,7 @@ from graphopt.core.utils.marks import OwnFolder, UserPath
 from graphopt.core.utils.terminal import Bar
 from graphopt.graphs.cache import GraphCache
 from graphopt.graphs.dataset import Dataset, Split
-from graphopt.graphs.readers.graphnet.archive import Files, Samples, files_at, samples_at
+from graphopt.graphs.readers.pytorch.graphnet.archive import Files, Samples, files_at, samples_at
 
 
 class GraphNet(Dataset):
@@ -37,7 +37,9 @@ class GraphNet(Dataset):
     @property
     def _place(self) -> str:
         if self._path is None:
-            raise GraphError(f"dataset={self.name} needs dataset.path=..., a folder or an archive of GraphNet's samples")
+            raise GraphError(
+                f"dataset={self.name} needs dataset.path=..., a folder or an archive of GraphNet's samples"
+            )
         return self._path
 
     def files(self) -> list[Path]:
@@ -77,8 +79,8 @@ class GraphNet(Dataset):
 
 def captured(files: Files, name: str, *, backward: bool, keep_program: bool = False) -> Graph:
     """The graph of a sample. Raises GraphError, in one sentence that names file, line and operator."""
-    from graphopt.graphs.readers.graphnet.sample import read_sample
     from graphopt.graphs.readers.pytorch.capture import capture
+    from graphopt.graphs.readers.pytorch.graphnet.sample import read_sample
 
     module, inputs = read_sample(files, name).module(fake=True)
     return capture(module, inputs, name=name + "_backward" * backward, family=name, backward=backward,

@@ -18,18 +18,20 @@ from graphopt.core.utils.terminal import Bar
 from graphopt.graphs.cache import GraphCache
 from graphopt.graphs.dataset import Dataset, Split
 from graphopt.graphs.files import find_files
+from graphopt.graphs.readers.pytorch.graphnet.archive import sample_at
+from graphopt.graphs.readers.pytorch.graphnet.sample import read_sample
 from graphopt.graphs.torch_module import made_by
 
 OWN = Path(__file__).parents[2] / "graphs" / "library" / "own_programs.py"
 ENDING = ".program.json.gz"
-MODELS = ("timm", "transformers", "module")
+MODELS = ("timm", "transformers", "module", "graphnet")
 Made = Callable[[], tuple[Any, Any]]
 
 
 class LoweredPrograms(Dataset):
     """source: the file; null: the one that comes with graphopt. only: names; empty: all. training: names of the same
-    file, whose graphs are to be learned from and are no others'. models: more of them, entries
-    as those of `dataset=programs` from timm, transformers or a module of yours. path: program files, which were saved
+    file, whose graphs are to be learned from and are no others'. models: more of them, entries as those of
+    `dataset=programs` from timm, transformers, GraphNet or a module of yours. path: program files, which were saved
     before (`*.program.json.gz`), a folder of them or a pattern; without a source these alone count. graphs: `step`, the
     whole program and its gradient as one graph; `compiled`, those that torch.compile makes of it: forward and backward.
     cache_dir: folder of captured graphs; null: $GRAPHOPT_CACHE, else ~/.cache/graphopt.
@@ -181,7 +183,8 @@ def programs_in(file: Path) -> Mapping[str, Made]:
 
 
 def model_name(spec: Mapping[str, Any]) -> str:
-    place = next((spec[key] for key in MODELS if key in spec), "?")
+    place = str(next((spec[key] for key in MODELS if key in spec), "?"))
+    place = Path(place).name if "graphnet" in spec else place
     return str(spec.get("name", place)).replace("/", "_").replace(":", ".")
 
 
@@ -193,6 +196,8 @@ def model_of(spec: Mapping[str, Any]) -> tuple[Any, Any]:
                          f"{dict(spec)!r}")  # fmt: skip
     if source == "module":
         return made_by(str(spec["module"]))
+    if source == "graphnet":
+        return read_sample(sample_at(str(spec["graphnet"])), model_name(spec)).module(fake=False)
     from graphopt.graphs.library.packages import sized
 
     return sized("timm" if source == "timm" else "transformers", spec, weights=True)

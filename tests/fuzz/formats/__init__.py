@@ -4,6 +4,7 @@ from ..judge import Format
 from .answers import ANSWERS, PACKS
 from .checkpoints import CHECKPOINTS
 from .configs import CONFIGS
+from .graphnet import GRAPHNET
 from .graphs import GRAPHS
 from .onnx_models import ONNX, ONNX_OPERATORS
 from .programs import PROGRAM_OPERATORS, PROGRAMS
@@ -11,5 +12,5 @@ from .rules import RULES
 from .tables import TABLES
 
 _ALL = (*GRAPHS, *ONNX, *ONNX_OPERATORS, *ANSWERS, *PACKS, *CHECKPOINTS, *RULES, *TABLES, *PROGRAMS,
-        *PROGRAM_OPERATORS, *CONFIGS)  # fmt: skip
+        *PROGRAM_OPERATORS, *CONFIGS, *GRAPHNET)  # fmt: skip
 FORMATS: dict[str, Format] = {form.name: form for form in _ALL}

@@ -356,7 +356,7 @@ class _Recorder(TorchDispatchMode):
         recorder, node = getattr(tensor, "_recorded", (None, None))
         if recorder is not self:
             name = f"_constant{len(self.constants._buffers)}"
-            self.constants.register_buffer(name, tensor)
+            self.constants.register_buffer(name, getattr(tensor, "_stored_values", tensor))
             node = self.graph.create_node("get_attr", name)
             self.bind(tensor, node)
         assert node is not None

@@ -9,11 +9,12 @@ from typing import Any
 import torch
 
 from graphopt.core.graph import GraphError
-from graphopt.graphs.readers.graphnet.text import parsed
+from graphopt.graphs.readers.pytorch.graphnet.text import parsed
 from graphopt.graphs.readers.pytorch.program_inputs import EXACT_BYTES, InputSpec, raw, torch_dtype
 
 RANK = 16
-FEW = 16  # values of a tensor are drawn here, once: numbers that are read from it stand in the graph
+STATE = "L_self_"  # how names of parameters, buffers and constants of the module begin
+FEW = 16  # values of a constant are drawn here, once: numbers that are read from it stand in the graph
 WIDE = math.sqrt(3.0)  # half the width of a uniform distribution, in deviations
 _NAMES = {"inf": math.inf, "nan": math.nan}
 Described = dict[str, Any]  # field -> value
@@ -66,7 +67,7 @@ def _literal(node: ast.expr, place: str) -> Any:
 
 def number_of(described: Described) -> int | float | bool | None:
     """The number that an argument of one element is known to be: its one stored value, or the mean of no deviation."""
-    if _shape(described, "") not in ((), (1,)):
+    if described.get("shape") not in ([], [1]):
         return None
     data = described.get("data")
     if isinstance(data, list) and len(data) == 1 and isinstance(data[0], bool | int | float):
@@ -96,7 +97,7 @@ def spec_of(described: Described, place: str) -> InputSpec:
         last = max(first, 1.0 if high is None else math.floor(high))
         return InputSpec(shape, stride, dtype, "uniform", (float(first), float(last)))
     mean, deviation = _number(described.get("mean"), where) or 0.0, _number(described.get("std"), where) or 0.0
-    if prod(shape) <= FEW:
+    if prod(shape) <= FEW and described["name"].startswith(STATE):
         values = torch.randn(shape, generator=torch.Generator().manual_seed(0)) * deviation + mean
         return InputSpec(shape, stride, dtype, "exact", values=raw(values.to(kind)))
     from_, to = mean - WIDE * deviation, mean + WIDE * deviation

@@ -8,8 +8,8 @@ from pathlib import Path, PurePosixPath
 from graphopt.core.errors import Unreadable
 from graphopt.core.graph import GraphError
 from graphopt.core.utils.limits import MIB, read_bytes
-from graphopt.graphs.readers.graphnet.sample import FACTS, INPUTS, TEXT, WEIGHTS
 
+TEXT, WEIGHTS, INPUTS, FACTS = "model.py", "weight_meta.py", "input_meta.py", "graph_net.json"
 ENDINGS = (".zip", ".tar", ".tar.gz", ".tgz", ".tar.xz", ".txz", ".tar.bz2")
 PARTS = (TEXT, WEIGHTS, INPUTS, FACTS)
 MOST_BYTES = 64 * MIB  # of one part

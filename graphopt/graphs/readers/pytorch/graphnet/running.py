@@ -19,7 +19,8 @@ from torch.utils._python_dispatch import _disable_current_modes
 from torch.utils._pytree import tree_map_only
 
 from graphopt.core.graph import GraphError
-from graphopt.graphs.readers.graphnet.scalars import OPERATORS, SCALARS, Number, computed
+from graphopt.graphs.readers.pytorch.graphnet.archive import TEXT
+from graphopt.graphs.readers.pytorch.graphnet.scalars import OPERATORS, SCALARS, computed
 from graphopt.graphs.readers.pytorch.nested_tensors import tensors_in
 from graphopt.graphs.readers.pytorch.program_inputs import InputSpec, make_inputs
 from graphopt.graphs.readers.pytorch.program_operators import MOST_PARTS
@@ -27,22 +28,26 @@ from graphopt.graphs.readers.pytorch.program_operators import MOST_PARTS
 MOST_KNOWN = 2**18  # elements of a tensor whose values are followed
 MOST_STEPS = 4096  # of a recurrent network
 _RECURRENT = ("lstm", "gru", "rnn_tanh", "rnn_relu")
-_CUTS = ("split", "unsafe_split", "chunk", "unsafe_chunk", "tensor_split", "unbind")
+_CUTS = {"split": ("split_size", "dim"), "unsafe_split": ("split_size", "dim"), "chunk": ("chunks", "dim"),
+         "unsafe_chunk": ("chunks", "dim"), "tensor_split": ("sections", "dim"), "unbind": ("dim",)}  # fmt: skip
 _ARITHMETIC = frozenset((*OPERATORS.values(), *SCALARS.values()))
 _INDEXES = (operator.getitem, operator.setitem, "__getitem__", "index_put", "index_put_")
-_INTO = frozenset((operator.setitem, operator.iadd, operator.isub, operator.imul, operator.itruediv, operator.ifloordiv,
-                   operator.imod, operator.ipow, operator.iand, operator.ior, operator.ixor, operator.imatmul))  # fmt: skip
+_INTO = frozenset((operator.setitem, operator.iadd, operator.isub, operator.imul, operator.itruediv,
+                   operator.ifloordiv, operator.imod, operator.ipow, operator.iand, operator.ior, operator.ixor,
+                   operator.imatmul))  # fmt: skip
 
 
 class Run(Interpreter):
     """On fake tensors, small tensors that follow from stored values are computed beside them (`known`): numbers that
     are read from tensors, and indices by masks, have the values that they would have. Raises GraphError, which names
-    file, line and call, where a call fails or asks for more than is given."""
+    line and call, where a call fails or asks for more than is given."""
 
     def __init__(self, gm: GraphModule, stored: Mapping[str, InputSpec]) -> None:
         super().__init__(gm)
-        self.stored, self.place = stored, gm.meta["place"]
+        self.stored = stored
+        self.extra_traceback = False  # errors say the line
         self.known: dict[Node, Any] = {}
+        self.numbers: dict[Node, Any] = {}  # that were read from known tensors
         self.nesting = 0
         self.casts: list[Any] = []
 
@@ -53,7 +58,7 @@ class Run(Interpreter):
             for _ in range(self.nesting):
                 torch._C._functorch._vmap_decrement_nesting()
             for cast in reversed(self.casts):
-                torch.amp.autocast_mode._exit_autocast(cast)
+                torch.amp.autocast_mode._exit_autocast(cast)  # type: ignore[no-untyped-call]
 
     def run_node(self, n: Node) -> Any:
         if n.op in ("placeholder", "output"):
@@ -67,7 +72,7 @@ class Run(Interpreter):
         except Exception as error:
             foreseen = isinstance(error, GraphError)
             said = str(error) if foreseen else f"fails ({' '.join(f'{type(error).__name__}: {error}'.split())[:200]})"
-            raise GraphError(f"{self.place}, line {n.meta['line']}: {_name(n)} {said}") from error
+            raise GraphError(f"{TEXT}, line {n.meta['line']}: {_name(n)} {said}") from error
 
     def _made(self, n: Node) -> Any:
         args, kwargs = self.fetch_args_kwargs_from_env(n)
@@ -78,7 +83,9 @@ class Run(Interpreter):
         if n.target == "item" or (n.target in (int, float) and tensors_in(args)):
             return self._number(n, args[0], function)
         args, kwargs = self._with_indices(n, args), self._with_length(n, args, kwargs)
-        memory = [(t.untyped_storage(), t.untyped_storage().nbytes()) for t in tensors_in(args) if "as_strided" in _name(n)]
+        memory = [
+            (t.untyped_storage(), t.untyped_storage().nbytes()) for t in tensors_in(args) if "as_strided" in _name(n)
+        ]
         try:
             made = function(*args, **kwargs)
         except (DataDependentOutputException, DynamicOutputShapeException) as error:
@@ -107,11 +114,17 @@ class Run(Interpreter):
         if known is None:
             raise GraphError("reads a number of a tensor whose values are not stored")
         with _disable_current_modes():
-            return function(known)
+            self.numbers[n] = function(known)
+        return self.numbers[n]
 
     def _with_indices(self, n: Node, args: tuple[Any, ...]) -> tuple[Any, ...]:
         """Masks whose values are known become the positions where they hold."""
-        if _target(n) not in _INDEXES or len(args) < 2 or not tensors_in(args[1]) or not isinstance(args[0], FakeTensor):
+        if (
+            _target(n) not in _INDEXES
+            or len(args) < 2
+            or not tensors_in(args[1])
+            or not isinstance(args[0], FakeTensor)
+        ):
             return args
         values = map_arg(n.args[1], lambda node: self.known.get(node, self.env[node]))
         several = args[1] if isinstance(args[1], tuple | list) else (args[1],)
@@ -119,7 +132,7 @@ class Run(Interpreter):
         parts: list[Any] = []
         for part, value in zip(several, beside):
             mask = isinstance(part, FakeTensor) and part.dtype is torch.bool
-            if not mask or isinstance(value, FakeTensor) or _target(n) is operator.setitem and len(several) == 1:
+            if not mask or isinstance(value, FakeTensor) or (_target(n) is operator.setitem and len(several) == 1):
                 parts.append(part)
                 continue
             with _disable_current_modes():
@@ -161,23 +174,35 @@ class Run(Interpreter):
         return map_arg((n.args, n.kwargs), lambda node: self.known.get(node, self.env[node]))
 
 
+def with_numbers(gm: GraphModule, numbers: Mapping[Node, Any]) -> GraphModule:
+    """The program with these numbers in place of the nodes that read them."""
+    for node, number in numbers.items():
+        for user in list(node.users):
+            user.args, user.kwargs = map_arg((user.args, user.kwargs), lambda x: number if x is node else x)  # noqa: B023
+        gm.graph.erase_node(node)
+    gm.recompile()
+    return gm
+
+
 def check(n: Node, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
     """Raises GraphError where a call would make very many tensors, or is a method of what is no tensor."""
     name, first = _name(n), args[0] if args else None
-    if n.op == "call_method" and not isinstance(first, Tensor) and not (name == "numel" and isinstance(first, torch.Size)):
+    if (
+        n.op == "call_method"
+        and not isinstance(first, Tensor)
+        and not (name == "numel" and isinstance(first, torch.Size))
+    ):
         raise GraphError("is a method of tensors")
     if not isinstance(first, Tensor):
         return
     if name in _RECURRENT and max(first.shape, default=0) > MOST_STEPS:
         raise GraphError(f"has more than {MOST_STEPS:,} steps")
     if name in _CUTS and first.dim():
-        at = 0 if name == "unbind" else 1
-        size = first.shape[_whole(kwargs.get("dim", args[at + 1] if len(args) > at + 1 else 0))]
-        given = args[1] if len(args) > 1 else next((kwargs[k] for k in ("split_size_or_sections", "split_size", "chunks",
-                                                    "indices_or_sections", "sections") if k in kwargs), 1)  # fmt: skip
-        parts = size if name == "unbind" else 0
-        if name != "unbind" and isinstance(given, int) and given > 0:
-            parts = ceil(size / given) if "split" in name and name != "tensor_split" else min(given, size)
+        settings = {**dict(zip(_CUTS[name], args[1:])), **kwargs}
+        size = first.shape[_whole(settings.pop("dim", 0))]
+        by = next(iter(settings.values()), 1)
+        by = len(by) if isinstance(by, tuple | list) else by
+        parts = size if name == "unbind" else ceil(size / max(1, by)) if "split" in _CUTS[name][0] else min(by, size)
         if parts > MOST_PARTS:
             raise GraphError(f"makes {parts:,} tensors, more than {MOST_PARTS:,}")
 
@@ -190,7 +215,9 @@ def _whole(value: Any) -> int:
 
 def _constant(value: Tensor, mode: FakeTensorMode) -> Tensor:
     with _disable_current_modes():
-        return mode.from_tensor(value)
+        made = mode.from_tensor(value)
+    made._stored_values = value  # type: ignore[attr-defined] # of a constant that is recorded
+    return made
 
 
 def _function(n: Node) -> Callable[..., Any]:

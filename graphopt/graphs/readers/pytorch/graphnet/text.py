@@ -20,7 +20,7 @@ from torch.fx import Graph as FxGraph
 from torch.fx import Node
 
 from graphopt.core.graph import GraphError
-from graphopt.graphs.readers.graphnet.scalars import OPERATORS, SCALARS, computed
+from graphopt.graphs.readers.pytorch.graphnet.scalars import OPERATORS, SCALARS, computed
 from graphopt.graphs.readers.pytorch.program_operators import is_allowed
 
 MOST_BYTES = 16 * 2**20  # of a text
@@ -39,13 +39,7 @@ METHODS = _LISTED["torch.Tensor"]
 ATTRIBUTES = frozenset(("shape", "dtype", "device", "ndim", "T", "mT", "H", "mH", "real", "imag", "is_cuda"))
 _CONSTANTS = {"torch.inf": math.inf, "torch.nan": math.nan, "torch.pi": math.pi, "math.inf": math.inf,
               "math.pi": math.pi, "inf": math.inf, "nan": math.nan, "Ellipsis": ...}  # fmt: skip
-_IGNORED = frozenset(
-    "torch._C._log_api_usage_once torch._C._set_grad_enabled torch.set_grad_enabled torch._check torch._check_is_size "
-    "torch.ops.aten._assert_scalar torch.ops.aten._assert_scalar.default torch._assert torch._assert_async "
-    "torch.ops.aten._assert_async torch._functorch.vmap.lazy_load_decompositions torch._functorch.predispatch."
-    "lazy_load_decompositions torch.autograd.function.FunctionCtx torch._C._functorch.set_inplace_requires_grad_allowed"
-    .split()
-)  # whose results say nothing about what is computed  # fmt: skip
+_IGNORED = _LISTED.pop("ignored")
 _FUNCTORCH = {
     name: getattr(torch._C._functorch, name)
     for name in ("_vmap_increment_nesting", "_vmap_decrement_nesting", "_add_batch_dim", "_remove_batch_dim")
@@ -65,7 +59,7 @@ def read_text(text: bytes, place: str, numbers: Mapping[str, int | float | bool]
     parameters. numbers: of arguments that are numbers, by name. Raises GraphError that names place, line and operator.
     """
     forward = _forward(text, place)
-    reader = _Reader(place, numbers)
+    reader = _TextReader(place, numbers)
     try:
         learned = reader.arguments(forward.args)
         for statement in forward.body:
@@ -121,7 +115,7 @@ def _brief(node: ast.AST) -> str:
     return repr(text if len(text) < 80 else text[:77] + "...")
 
 
-class _Reader:
+class _TextReader:
     """Statements become nodes. `names` holds a node for every tensor, and numbers, tuples and settings as they are."""
 
     def __init__(self, place: str, numbers: Mapping[str, int | float | bool]) -> None:
@@ -344,7 +338,7 @@ def _operator(dotted: str) -> Any:
     packet = getattr(torch.ops.aten, parts[1], None) if parts else None
     if not isinstance(packet, torch._ops.OpOverloadPacket):
         return None
-    overloads = [getattr(packet, name) for name in packet.overloads()]
+    overloads = [getattr(packet, name) for name in packet.overloads()]  # type: ignore[no-untyped-call]
     if parts is not None and parts[2]:
         overloads = [overload for overload in overloads if overload._overloadname == parts[2]]
     allowed = [overload for overload in overloads if is_allowed(overload)]
