@@ -21,6 +21,13 @@ from graphopt.graphs.readers.formats.task_graphs import (
     read_profiled,
     read_stg,
 )
+from graphopt.graphs.readers.formats.workflows import is_workflow, read_workflow
+
+
+def _read_json(path: Path) -> Graph:
+    """A workflow, or a layer graph."""
+    return read_workflow(path) if is_workflow(path) else read_layer_graph(path)
+
 
 READERS: dict[str, Callable[[Path], Graph]] = {
     "*.stg": read_stg,
@@ -29,10 +36,13 @@ READERS: dict[str, Callable[[Path], Graph]] = {
     "*.memory.json": read_lifetimes,
     "*.pbtxt": read_costgraph,
     "*.npz": load_graph,
-    "*.json": read_layer_graph,
+    "*.json": _read_json,
 }  # by pattern of the file's name, the first that fits
+LAYERS = (read_layer_graph, _read_json)
 DATA, DEFAULT = "GRAPHOPT_CHECK_DATA", "../shared/data"  # the folder of third parties' data
-BY_CONTENT = "*.json"  # of those of a folder only layer graphs are read; splits and tables lie beside them
+BY_CONTENT = (
+    "*.json"  # of those of a folder only layer graphs and workflows are read; splits and tables lie beside them
+)
 
 
 def third_party(folder: str) -> Path:
@@ -101,10 +111,10 @@ class GraphFiles(FileDataset):
                 f"dataset={self.name} needs dataset.path=... (file, folder or pattern: {' '.join(READERS)})"
             )
         found = find_files(self._path, tuple(READERS))
-        return found if len(found) == 1 else [file for file in found if _named(file) or is_layer_graph(file)]
+        return found if len(found) == 1 else [f for f in found if _named(f) or is_layer_graph(f) or is_workflow(f)]
 
     def suggested_devices(self) -> list[dict[str, dict[str, float]]]:
-        facts = [read_devices(file) for file in self.files() if _reader(file) is read_layer_graph]
+        facts = [read_devices(f) for f in self.files() if _reader(f) in LAYERS and not is_workflow(f)]
         return [fact for i, fact in enumerate(facts) if fact and fact not in facts[:i]]
 
     def read(self, file: Path) -> Graph:

@@ -3,6 +3,7 @@
 import json
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -21,6 +22,7 @@ from graphopt.graphs.readers.formats.task_graphs import (
     read_profiled,
     read_stg,
 )
+from graphopt.graphs.readers.formats.workflows import read_workflow
 from graphopt.run.records.rows import digest_of
 
 # --- Readers of graphs with known costs, against the third-party files and hand-written ones.
@@ -63,6 +65,48 @@ def test_stg_by_hand(tmp_path: Path) -> None:
     assert graph.op_names == ("task_0", "task_1", "task_2", "task_3", "task_4")
     assert graph.flops.tolist() == [0, 5, 7, 2, 0]
     assert list(zip(*(e.tolist() for e in graph.edges[:2]), strict=True)) == [(0, 1), (0, 2), (1, 3), (2, 3), (3, 4)]
+
+
+def workflow(**changes: object) -> dict[str, object]:
+    """Two tasks that share a file, and one that waits for both without a file of theirs."""
+    tasks = [
+        {"id": "a", "parents": [], "inputFiles": ["raw"], "outputFiles": ["mid", "log"]},
+        {"id": "c", "parents": ["a", "b"], "outputFiles": []},
+        {"id": "b", "parents": ["a"], "inputFiles": ["mid", "raw"], "outputFiles": ["out", "log"]},
+    ]
+    files = [{"id": name, "sizeInBytes": size} for name, size in (("raw", 7), ("mid", 5), ("log", 1), ("out", 3))]
+    execution = {"tasks": [{"id": "a", "runtimeInSeconds": 2.5}, {"id": "b", "runtimeInSeconds": 1},
+                           {"id": "c", "runtimeInSeconds": 0.5}]}  # fmt: skip
+    return {"workflow": {"specification": {"tasks": tasks, "files": files}, "execution": execution, **changes}}
+
+
+def test_workflows_have_their_seconds_and_bytes(tmp_path: Path) -> None:
+    (file := tmp_path / "flow.json").write_text(json.dumps(workflow()))
+    (graph,) = GraphFiles(name="files", path=str(file), train=[], val=[]).graphs("test")
+    assert sorted(zip(graph.op_names, graph.flops.tolist())) == [("a", 2.5), ("b", 1.0), ("c", 0.5)]
+    edges = {
+        (graph.op_names[u], graph.op_names[v]) for u, v in zip(*(e.tolist() for e in graph.edges[:2]), strict=True)
+    }
+    assert edges == {("a", "b"), ("a", "c"), ("b", "c")}
+    assert sorted(graph.tensor_bytes[graph.tensor_bytes > 0].tolist()) == [1, 3, 5, 7]
+    (tmp_path / "index.json").write_text("{}")
+    assert len(GraphFiles(name="files", path=str(tmp_path), train=[], val=[]).graphs("test")) == 1
+
+
+def test_a_bad_workflow_is_a_sentence(tmp_path: Path) -> None:
+    sound: Any = workflow()["workflow"]
+    tasks, files = sound["specification"]["tasks"], sound["specification"]["files"]
+    for changes, said in (
+        ({"execution": {}}, "task a has no measured seconds"),
+        ({"specification": {"tasks": tasks, "files": files[1:]}}, "file raw has no size in bytes"),
+        ({"specification": {"tasks": tasks[1:], "files": files}}, "names parent a, which is not in the file"),
+        ({"specification": {"tasks": [*tasks, tasks[0]], "files": files}}, "two tasks have the same id"),
+        ({"specification": {"tasks": [{**tasks[0], "parents": ["a"]}], "files": files}}, "cycle"),
+        ({"specification": {"tasks": [{}]}}, "is no workflow of WfCommons"),
+    ):
+        (file := tmp_path / "flow.json").write_text(json.dumps(workflow(**changes)))
+        with pytest.raises(GraphError, match=said):
+            read_workflow(file)
 
 
 def test_profiled_graph_has_the_work_and_edges_of_the_simulator_run() -> None:

@@ -18,7 +18,7 @@ MOST = {  # figure: (at most today, wanted)
         58_800,
         48_000,
     ),  # the four papers as published; pages, docs/learning.md; programs as text
-    "modules": (353, 440),
+    "modules": (354, 440),
     "entries at its top": (14, 14),
     "options of algo": (57, 54),  # regal_paper, laf_paper, xrlflow_paper: each paper as published, beside ours
     "options of dataset": (15, 16),
@@ -27,7 +27,7 @@ MOST = {  # figure: (at most today, wanted)
     "arrows back": (0, 0),
     "circles": (0, 0),
     "imports for types alone": (3, 0),
-    "lines of tests": (33_000, 25_000),  # those options, trained on one graph; pages in a browser; all advice followed
+    "lines of tests": (33_050, 25_000),  # those options, trained on one graph; pages in a browser; all advice followed
     "tracked files": (1_025, 1_010),  # those options, and rows of them
     "MiB of results/": (49, 35),  # rows of those options, three trainings each, with their answers
 }
