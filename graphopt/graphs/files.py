@@ -40,9 +40,7 @@ READERS: dict[str, Callable[[Path], Graph]] = {
 }  # by pattern of the file's name, the first that fits
 LAYERS = (read_layer_graph, _read_json)
 DATA, DEFAULT = "GRAPHOPT_CHECK_DATA", "../shared/data"  # the folder of third parties' data
-BY_CONTENT = (
-    "*.json"  # of those of a folder only layer graphs and workflows are read; splits and tables lie beside them
-)
+BY_CONTENT = "*.json"  # of those of a folder only layer graphs and workflows are read; other files lie beside them
 
 
 def third_party(folder: str) -> Path:

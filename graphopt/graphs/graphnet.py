@@ -3,7 +3,6 @@
 import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from fnmatch import fnmatch
 from functools import cached_property, partial
 from pathlib import Path
 from typing import Literal
@@ -13,6 +12,7 @@ from graphopt.core.utils.marks import OwnFolder, UserPath
 from graphopt.core.utils.terminal import Bar
 from graphopt.graphs.cache import GraphCache
 from graphopt.graphs.dataset import Dataset, Split
+from graphopt.graphs.files import split_of
 from graphopt.graphs.readers.pytorch.graphnet.archive import Files, Samples, files_at, samples_at
 
 
@@ -55,7 +55,7 @@ class GraphNet(Dataset):
 
     def graphs(self, split: Split) -> list[Graph]:
         if split not in self._graphs:
-            names = [name for name in self._samples if self._split(name) == split]
+            names = [name for name in self._samples if split_of(name, self._patterns) == split]
             found: list[Graph] = []
             with Bar("capture", len(names)) as bar:
                 for name in names:
@@ -66,9 +66,6 @@ class GraphNet(Dataset):
             self._graphs[split] = by_cluster(found)
         return self._graphs[split]
 
-    def _split(self, name: str) -> Split:
-        return next((s for s, globs in self._patterns.items() if any(fnmatch(name, g) for g in globs)), "test")
-
     def _captured(self, name: str, backward: bool) -> Graph:
         files = self._samples[name]()
         digest = hashlib.sha256(b"".join(hashlib.sha256(files[key]).digest() for key in sorted(files))).hexdigest()
@@ -77,14 +74,14 @@ class GraphNet(Dataset):
         return self._cache.get(stem, request, partial(captured, files, name, backward=backward))
 
 
-def captured(files: Files, name: str, *, backward: bool, keep_program: bool = False) -> Graph:
+def captured(files: Files, name: str, *, backward: bool) -> Graph:
     """The graph of a sample. Raises GraphError, in one sentence that names file, line and operator."""
     from graphopt.graphs.readers.pytorch.capture import capture
     from graphopt.graphs.readers.pytorch.graphnet.sample import read_sample
 
     module, inputs = read_sample(files, name).module(fake=True)
     return capture(module, inputs, name=name + "_backward" * backward, family=name, backward=backward,
-                   keep_program=keep_program)  # fmt: skip
+                   keep_program=False)  # fmt: skip
 
 
 def by_cluster(graphs: Sequence[Graph]) -> list[Graph]:

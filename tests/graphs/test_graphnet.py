@@ -88,6 +88,8 @@ def test_numbers_read_from_stored_tensors_stand_in_the_graph() -> None:
     assert kinds(graph) == ["mul", "add"]
     with pytest.raises(GraphError, match=r"small: model.py, line 7: item reads a number of a tensor whose values"):
         run("return (L_x_ * L_x_.sum().item(),)")
+    with pytest.raises(GraphError, match="values are not stored"):
+        run("return (L_x_ * torch.rand([1]).item(),)")  # another number each time
 
 
 def test_masks_and_positions_follow_from_stored_values() -> None:
@@ -178,6 +180,11 @@ def test_a_folder_an_archive_and_a_tree_have_the_same_samples(tmp_path: Path) ->
     )
     with pytest.raises(GraphError, match="has no sample 'timm/z'"):
         sample_at(str(tmp_path / "s.zip" / "timm/z"))
+    whole = bytearray((tmp_path / "s.tar.xz").read_bytes())
+    whole[len(whole) // 2] ^= 255
+    (tmp_path / "s.tar.xz").write_bytes(bytes(whole))
+    with pytest.raises(GraphError, match="is damaged"):
+        samples_at(str(tmp_path / "s.tar.xz"))
     (tmp_path / "s.zip").write_bytes((tmp_path / "s.zip").read_bytes()[:200])
     with pytest.raises(GraphError, match="is damaged"):
         samples_at(str(tmp_path / "s.zip"))

@@ -37,7 +37,8 @@ def samples_at(path: str) -> Samples:
 
 def files_at(place: Path) -> list[Path]:
     """The user's files that the samples are read from."""
-    return [place] if place.is_file() else [f.with_name(part) for f in _texts(place) for part in (TEXT, WEIGHTS)]
+    parts = (text.with_name(part) for text in _texts(place) for part in PARTS)
+    return [place] if place.is_file() else [part for part in parts if part.is_file()]
 
 
 def sample_at(path: str) -> Files:
@@ -87,7 +88,9 @@ def _in_archive(archive: Path) -> Samples:
                 raise GraphError(f"{archive}: {name} unpacks to more than is read; unpack the archive into a folder")
             if wanted:
                 together.setdefault(_name(path.parts[:-1], archive.stem), {})[path.name] = read()
-    except (tarfile.TarError, zipfile.BadZipFile, OSError, EOFError, ValueError, NotImplementedError) as error:
+    except (GraphError, MemoryError):
+        raise
+    except Exception as error:  # of tar, zip, and what packs them: whatever a damaged file raises
         raise GraphError(f"{archive} is damaged ({' '.join(str(error).split())[:200]})") from None
     return {name: (lambda files=files: files) for name, files in together.items() if TEXT in files}  # type: ignore[misc]
 

@@ -1,6 +1,7 @@
 """A sample's graph is run: what it asks for is limited, and values that shapes depend on are followed."""
 
 import operator
+import re
 from collections.abc import Callable, Mapping
 from math import ceil
 from typing import Any
@@ -20,7 +21,7 @@ from torch.utils._pytree import tree_map_only
 
 from graphopt.core.graph import GraphError
 from graphopt.graphs.readers.pytorch.graphnet.archive import TEXT
-from graphopt.graphs.readers.pytorch.graphnet.scalars import OPERATORS, SCALARS, computed
+from graphopt.graphs.readers.pytorch.graphnet.scalars import IN_PLACE, OPERATORS, SCALARS, computed
 from graphopt.graphs.readers.pytorch.nested_tensors import tensors_in
 from graphopt.graphs.readers.pytorch.program_inputs import InputSpec, make_inputs
 from graphopt.graphs.readers.pytorch.program_operators import MOST_PARTS
@@ -32,9 +33,9 @@ _CUTS = {"split": ("split_size", "dim"), "unsafe_split": ("split_size", "dim"), 
          "unsafe_chunk": ("chunks", "dim"), "tensor_split": ("sections", "dim"), "unbind": ("dim",)}  # fmt: skip
 _ARITHMETIC = frozenset((*OPERATORS.values(), *SCALARS.values()))
 _INDEXES = (operator.getitem, operator.setitem, "__getitem__", "index_put", "index_put_")
-_INTO = frozenset((operator.setitem, operator.iadd, operator.isub, operator.imul, operator.itruediv,
-                   operator.ifloordiv, operator.imod, operator.ipow, operator.iand, operator.ior, operator.ixor,
-                   operator.imatmul))  # fmt: skip
+_INTO = frozenset((operator.setitem, *IN_PLACE.values()))
+_DRAWN = re.compile("rand|bernoulli|multinomial|normal|uniform|dropout|empty|exponential|cauchy|geometric"
+                    "|poisson|binomial|rrelu|gumbel")  # whose values no run repeats  # fmt: skip
 
 
 class Run(Interpreter):
@@ -160,7 +161,8 @@ class Run(Interpreter):
     def _follow(self, n: Node, made: Any, function: Callable[..., Any]) -> None:
         tensors = tensors_in(made)
         small = all(isinstance(t, FakeTensor) and t.numel() <= MOST_KNOWN for t in tensors)
-        if tensors and small and self._all_known(n) and not torch.is_autocast_enabled("cpu"):
+        repeats = not _DRAWN.search(_name(n))
+        if tensors and small and repeats and self._all_known(n) and not torch.is_autocast_enabled("cpu"):
             values, settings = self._values(n)
             with _disable_current_modes(), torch.no_grad():
                 self.known[n] = function(*values, **settings)
@@ -241,4 +243,5 @@ def _target(n: Node) -> Any:
 def _writes(n: Node) -> bool:
     name = _name(n)
     in_place = name.endswith("_") and not name.endswith("__")
-    return n.target in _INTO or in_place or name in ("__iadd__", "__imul__") or n.kwargs.get("inplace") is True
+    in_place |= name.startswith("__i") and name != "__invert__"
+    return n.target in _INTO or in_place or n.kwargs.get("inplace") is True

@@ -20,7 +20,7 @@ from torch.fx import Graph as FxGraph
 from torch.fx import Node
 
 from graphopt.core.graph import GraphError
-from graphopt.graphs.readers.pytorch.graphnet.scalars import OPERATORS, SCALARS, computed
+from graphopt.graphs.readers.pytorch.graphnet.scalars import IN_PLACE, OPERATORS, SCALARS, computed
 from graphopt.graphs.readers.pytorch.program_operators import is_allowed
 
 MOST_BYTES = 16 * 2**20  # of a text
@@ -151,14 +151,11 @@ class _TextReader:
                 made = self.value(value)
                 for target in targets:
                     self.assign(target, made)
-            case ast.AugAssign(target=target, op=op, value=value):
-                old = self.value(ast.Name(target.id, ast.Load(), lineno=node.lineno)) \
-                    if isinstance(target, ast.Name) else self.refuse(node, f"{_brief(node)} is not read")  # fmt: skip
-                name = f"i{OPERATORS[type(op)].__name__.strip('_')}" if type(op) in OPERATORS else ""
-                function = OPERATORS.get(type(op)) if not isinstance(old, Node) else getattr(operator, name, None)
-                if function is None:
-                    self.refuse(node, f"operator {type(op).__name__} is not read")
-                self.assign(target, self.call(node, function, (old, self.value(value))))
+            case ast.AugAssign(target=ast.Name(id=name) as target, op=op, value=value) if type(op) in IN_PLACE:
+                if name not in self.names:
+                    self.refuse(node, f"name {name!r} is not defined")
+                table = IN_PLACE if isinstance(self.names[name], Node) else OPERATORS
+                self.assign(target, self.call(node, table[type(op)], (self.names[name], self.value(value))))
             case ast.Expr(value=value):
                 self.value(value)
             case ast.Return(value=value):
