@@ -19,6 +19,7 @@ SUBCOMMANDS = {  # one word, or two: where its `main` is, and what it does
     "measure calibrate": ("graphopt.hardware.costs.calibrated", "measure this machine for cost=calibrated"),
     "measure learn_cost": ("graphopt.hardware.code_time", "fit cost=learned to measured plans"),
     "measure race": ("graphopt.hardware.measure.race", "run two ONNX models by turns"),
+    "measure backends": ("graphopt.backends.against_eager", "compilers against eager execution on GraphNet's programs"),
     "study pack": ("graphopt.report.pack", "pack a finished study into a few small files"),
     "study ship": ("graphopt.run.ship", "put a trained policy beside those of the package"),
 }

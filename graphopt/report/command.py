@@ -5,7 +5,8 @@ DIR/table.csv; `--improvement-over METHOD` makes tables in REGAL's form instead,
 best_unlearned` the same against the best method without parameters of each graph; `--replay` re-prices every stored
 decision and writes no tables unless `--markdown` or `--csv` ask for them, `--figures` prints the headline figures of a
 stored experiment, `--plots` draws into DIR/pictures. `--html` writes DIR/report.html. `--learning`, of a folder of
-studies: whether learning pays, as a table and a picture.
+studies: whether learning pays, as a table and a picture. `--es`, of rows of `graphopt measure backends`: S(t) and
+ES(t), likewise.
 """
 
 import argparse
@@ -107,6 +108,10 @@ def tables_of(args: argparse.Namespace) -> Tables:
         from graphopt.report.learning import learning_lines, learning_table
 
         return "learning", [learning_table(learning_lines(args.place))], ""
+    if args.es:
+        from graphopt.report.error_aware import read_rows, score_tables
+
+        return "scores", score_tables(read_rows(args.place)), ""
     from graphopt.report.tables import improvement, reach, render
     from graphopt.report.tables.read_rows import collect
 
@@ -178,6 +183,14 @@ def draw_learning(place: Path) -> list[Path]:
     return draw_forest(learning_lines(place), place)
 
 
+def draw_scores(place: Path) -> list[Path]:
+    """The picture beside the table."""
+    from graphopt.report.error_aware import read_rows
+    from graphopt.report.pictures.scores import draw_es
+
+    return draw_es(read_rows(place), place.parent)
+
+
 def page_of(place: Path) -> Path:
     """Where the page of a folder, or of a rows.jsonl, is written."""
     return (place if place.is_dir() else place.parent) / "report.html"
@@ -194,6 +207,7 @@ def parser() -> argparse.ArgumentParser:
     result.add_argument("--reach", metavar="METHOD", help="evaluations to reach what METHOD ends at, or best_unlearned")
     result.add_argument("--figures", action="store_true", help="only the experiment's headline figures, as JSON lines")
     result.add_argument("--learning", action="store_true", help="of a folder of studies: does learning pay?")
+    result.add_argument("--es", action="store_true", help="of rows of `measure backends`: S(t) and ES(t)")
     result.add_argument("--plots", action="store_true", help="draw into DIR/pictures")
     result.add_argument("--html", action="store_true", help="write DIR/report.html, a page that needs no network")
     result.add_argument("--markdown", type=Path, metavar="FILE", help="instead of DIR/table.md")
@@ -216,7 +230,8 @@ def main(arguments: Sequence[str]) -> int:
             from graphopt.report.page.study_page import study_page
 
             files.append(study_page(args.place, page_of(args.place), args.against))
-        drawn = (draw_learning if args.learning else draw)(args.place) if args.plots else []
+        draws = draw_learning if args.learning else draw_scores if args.es else draw
+        drawn = draws(args.place) if args.plots else []
         if args.plots and not drawn:
             say("nothing to draw: no row has a price")
         for file in [*files, *drawn]:

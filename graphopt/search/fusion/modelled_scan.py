@@ -43,7 +43,8 @@ Depth = Annotated[int, Between(0, 16)]
 
 
 class MotifScan(Optimizer):
-    """The default, `inline_all` and `xla_priority` (two evaluations), then `scan_classes`."""
+    """The default, `inline_all` and, where the machine describes a GPU, `xla_priority` (an evaluation each), then
+    `scan_classes`."""
 
     needs_roles = frozenset({Role.FUSION})
 
@@ -51,9 +52,10 @@ class MotifScan(Optimizer):
         self.name, self.depth = name, depth
 
     def solve(self, problem: AssignProblem) -> None:
-        for rule in (InlineAll(name="inline_all"), XlaPriority(name="xla_priority")):
-            if problem.open:
-                rule.solve(problem)
+        if problem.open:
+            InlineAll(name="inline_all").solve(problem)
+        if problem.open and xla_models(problem.task.machine.devices[0]):
+            XlaPriority(name="xla_priority").solve(problem)
         scan_classes(problem, self.depth)
 
 

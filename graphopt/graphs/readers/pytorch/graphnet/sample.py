@@ -108,7 +108,12 @@ class SampleModule(nn.Module):
         given, own = iter(inputs), {**self._parameters, **self._buffers}
         return [own[name] if name in own else next(given) for name in self._names]
 
+    @property
+    def program(self) -> GraphModule:
+        """Its parameters and buffers are arguments."""
+        return self._program[0]
+
     def forward(self, *inputs: Tensor) -> Any:
-        (gm,) = self._program
+        gm = self.program
         values = self.arranged(inputs)
         return gm(*values) if torch.compiler.is_compiling() else Run(gm, self.known).run(*values)
