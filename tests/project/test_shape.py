@@ -15,20 +15,20 @@ from test_architecture import MODULES, PACKAGE, RANK, ROOT, module_of, modules_i
 
 MOST = {  # figure: (at most today, wanted)
     "lines of graphopt/": (
-        58_800,
+        60_500,
         48_000,
-    ),  # the four papers as published; pages, docs/learning.md; programs as text
-    "modules": (354, 440),
-    "entries at its top": (14, 14),
+    ),  # the four papers as published; pages, docs/learning.md; programs as text and other formats; backends
+    "modules": (365, 440),
+    "entries at its top": (15, 15),
     "options of algo": (57, 54),  # regal_paper, laf_paper, xrlflow_paper: each paper as published, beside ours
     "options of dataset": (15, 16),
     "programs": (1, 1),
-    "floors": (8, 8),
+    "floors": (9, 9),
     "arrows back": (0, 0),
     "circles": (0, 0),
     "imports for types alone": (3, 0),
-    "lines of tests": (33_050, 25_000),  # those options, trained on one graph; pages in a browser; all advice followed
-    "tracked files": (1_025, 1_010),  # those options, and rows of them
+    "lines of tests": (33_700, 25_000),  # those options, trained on one graph; pages in a browser; all advice followed
+    "tracked files": (1_060, 1_010),  # those options, and rows of them
     "MiB of results/": (49, 35),  # rows of those options, three trainings each, with their answers
 }
 
