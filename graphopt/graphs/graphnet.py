@@ -7,12 +7,16 @@ from functools import cached_property, partial
 from pathlib import Path
 from typing import Literal
 
+import numpy as np
+
+from graphopt.core.errors import ConfigError
 from graphopt.core.graph import Graph, GraphError
-from graphopt.core.utils.marks import OwnFolder, UserPath
+from graphopt.core.utils.marks import Graphs, OwnFolder, UserPath
 from graphopt.core.utils.terminal import Bar
 from graphopt.graphs.cache import GraphCache
 from graphopt.graphs.dataset import Dataset, Split
 from graphopt.graphs.files import split_of
+from graphopt.graphs.models import Models
 from graphopt.graphs.readers.pytorch.graphnet.archive import Files, Samples, files_at, samples_at
 
 
@@ -22,13 +26,21 @@ class GraphNet(Dataset):
     Nothing is executed: `model.py` and what describes its tensors are parsed, and shapes follow without computing.
     graphs: the programs as they are; with the gradients of all parameters; or both. train, val: patterns of names for
     those splits, e.g. `timm/*`; all others are test graphs. A graph's family is its cluster among those of its split:
-    graphs are together whose ops have alike surroundings. cache_dir: folder of captured graphs; null: $GRAPHOPT_CACHE,
-    else ~/.cache/graphopt.
+    graphs are together whose ops have alike surroundings. left_out: instead of patterns, the package whose programs are
+    the test graphs; training has those of all others, and the graphs of `dataset=models` of other libraries, of which
+    validation has its own. training: at most so many training graphs, drawn once; null: all. cache_dir: folder of
+    captured graphs; null: $GRAPHOPT_CACHE, else ~/.cache/graphopt.
     """
 
-    def __init__(self, *, name: str, path: UserPath, graphs: Literal["forward", "backward", "both"], train: list[str],
-                 val: list[str], cache_dir: OwnFolder) -> None:  # fmt: skip
-        self.name, self._path = name, path
+    def __init__(
+        self, *, name: str, path: UserPath, graphs: Literal["forward", "backward", "both"], train: list[str],
+        val: list[str], left_out: str | None, training: Graphs | None, cache_dir: OwnFolder,
+    ) -> None:  # fmt: skip
+        if left_out is not None and (train or val):
+            raise ConfigError(
+                f"dataset.left_out={left_out} makes the splits; leave dataset.train and dataset.val empty"
+            )
+        self.name, self._path, self._left_out, self._training = name, path, left_out, training
         self._patterns: dict[Split, list[str]] = {"train": list(train), "val": list(val)}
         self._backward = {"forward": (False,), "backward": (True,), "both": (False, True)}[graphs]
         self._cache = GraphCache(cache_dir)
@@ -55,7 +67,9 @@ class GraphNet(Dataset):
 
     def graphs(self, split: Split) -> list[Graph]:
         if split not in self._graphs:
-            names = [name for name in self._samples if split_of(name, self._patterns) == split]
+            names = [name for name in self._samples if self._split_of(name) == split]
+            if split == "test" and not names:
+                raise GraphError(f"no sample of {self._place} is a test graph; they are {', '.join(self._packages)}")
             found: list[Graph] = []
             with Bar("capture", len(names)) as bar:
                 for name in names:
@@ -63,8 +77,31 @@ class GraphNet(Dataset):
                         with self.leaving_out(split, name + "_backward" * backward, alone=len(self._samples) == 1):
                             found.append(self._captured(name, backward))
                     bar.step(name)
+            found += self._shipped(split)
+            if split == "train" and self._training is not None:
+                drawn = np.random.default_rng(0).permutation(len(found))[: self._training]
+                found = [found[i] for i in sorted(drawn)]
             self._graphs[split] = by_cluster(found)
         return self._graphs[split]
+
+    @property
+    def _packages(self) -> list[str]:
+        return sorted({name.split("/")[0] for name in self._samples})
+
+    def _split_of(self, name: str) -> Split:
+        if self._left_out is None:
+            return split_of(name, self._patterns)
+        return "test" if name.split("/")[0] == self._left_out else "train"
+
+    def _shipped(self, split: Split) -> list[Graph]:
+        """Graphs of `dataset=models`, if a package is left out, of libraries that are not it."""
+        if self._left_out is None or split == "test":
+            return []
+        models = Models(name="models", min_ops=50, max_ops=2000, training=None, testing=None, purged=False, path=None)
+        own: tuple[Split, ...] = ("val",) if split == "val" else ("train", "test")
+        package = bare(self._left_out)
+        return [graph for part in own for graph in models.graphs(part)
+                if not package.startswith(bare(graph.name.split("/")[0]))]  # fmt: skip
 
     def _captured(self, name: str, backward: bool) -> Graph:
         files = self._samples[name]()
@@ -72,6 +109,11 @@ class GraphNet(Dataset):
         request = {"content": digest, "name": name, "backward": backward}
         stem = f"graphnet-{name.replace('/', '_')}{'_backward' * backward}"
         return self._cache.get(stem, request, partial(captured, files, name, backward=backward))
+
+
+def bare(package: str) -> str:
+    """`torch_geometric` and `torchgeometric` are one; `transformers-auto-model` begins with `transformers`."""
+    return "".join(filter(str.isalnum, package.lower()))
 
 
 def captured(files: Files, name: str, *, backward: bool) -> Graph:

@@ -159,8 +159,9 @@ def tree(folder: Path) -> Path:
 
 
 def dataset(path: Path, **settings: object) -> GraphNet:
-    given = {"graphs": "forward", "train": [], "val": [], "cache_dir": str(path.parent / "cache")} | settings
-    return GraphNet(name="graphnet", path=str(path), **given)  # type: ignore[arg-type]
+    given = {"graphs": "forward", "train": [], "val": [], "left_out": None, "training": None}
+    kept = {"cache_dir": str(path.parent / "cache")}
+    return GraphNet(name="graphnet", path=str(path), **given | kept | settings)  # type: ignore[arg-type]
 
 
 def test_a_folder_an_archive_and_a_tree_have_the_same_samples(tmp_path: Path) -> None:
