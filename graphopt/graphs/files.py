@@ -1,4 +1,4 @@
-"""Graphs from files with known costs: Standard Task Graphs, profiles, CostGraphDef texts and our own `.npz`."""
+"""Graphs from files: task graphs, profiles, workflows, programs of XLA, traces of PyTorch and our own `.npz`."""
 
 import os
 from abc import abstractmethod
@@ -7,11 +7,17 @@ from dataclasses import replace
 from fnmatch import fnmatch
 from glob import glob
 from pathlib import Path
+from typing import Any
 
+from graphopt.core.errors import Unreadable
 from graphopt.core.graph import Graph, GraphError
+from graphopt.core.utils.limits import JSON_BYTES, read_json
 from graphopt.core.utils.marks import UserPath
 from graphopt.graphs.dataset import Dataset, Split
 from graphopt.graphs.readers.formats.graph_files import load_graph
+from graphopt.graphs.readers.formats.hlo_protobuf import read_hlo_protobuf, read_tuned
+from graphopt.graphs.readers.formats.hlo_text import read_hlo
+from graphopt.graphs.readers.formats.stable_hlo import read_stable_hlo
 from graphopt.graphs.readers.formats.task_graphs import (
     is_layer_graph,
     read_costgraph,
@@ -24,9 +30,15 @@ from graphopt.graphs.readers.formats.task_graphs import (
 from graphopt.graphs.readers.formats.workflows import is_workflow, read_workflow
 
 
+def _read_trace(path: Path) -> Graph:
+    from graphopt.graphs.readers.pytorch.execution_trace import read_execution_trace
+
+    return read_execution_trace(path)
+
+
 def _read_json(path: Path) -> Graph:
-    """A workflow, or a layer graph."""
-    return read_workflow(path) if is_workflow(path) else read_layer_graph(path)
+    """By content; what is nothing else is read, and refused, as a layer graph."""
+    return JSON.get(json_format(path), read_layer_graph)(path)
 
 
 READERS: dict[str, Callable[[Path], Graph]] = {
@@ -37,10 +49,23 @@ READERS: dict[str, Callable[[Path], Graph]] = {
     "*.pbtxt": read_costgraph,
     "*.npz": load_graph,
     "*.json": _read_json,
+    **dict.fromkeys(("*.hlo", "*.hlo.gz", "*optimizations.txt"), read_hlo),  # as XLA calls what it dumps
+    **dict.fromkeys(("*.mlir", "*.mlir.gz"), read_stable_hlo),
+    "*.pb": read_hlo_protobuf,
 }  # by pattern of the file's name, the first that fits
-LAYERS = (read_layer_graph, _read_json)
+JSON: dict[str, Callable[[Path], Graph]] = {"layers": read_layer_graph, "workflow": read_workflow, "trace": _read_trace}
 DATA, DEFAULT = "GRAPHOPT_CHECK_DATA", "../shared/data"  # the folder of third parties' data
-BY_CONTENT = "*.json"  # of those of a folder only layer graphs and workflows are read; other files lie beside them
+BY_CONTENT = "*.json"  # of those of a folder only what `json_format` knows is read; other files lie beside them
+
+
+def json_format(path: Path) -> str:
+    """Which key of `JSON` a file's content is; empty for none."""
+    try:
+        data = read_json(path, JSON_BYTES)
+    except Unreadable:
+        return ""
+    known = {"layers": is_layer_graph, "workflow": is_workflow, "trace": is_execution_trace}
+    return next((name for name, fits in known.items() if fits(data)), "")
 
 
 def third_party(folder: str) -> Path:
@@ -71,7 +96,7 @@ class FileDataset(Dataset):
     def __init__(self, name: str, train: list[str], val: list[str]) -> None:
         self.name = name
         self._patterns: dict[Split, list[str]] = {"train": list(train), "val": list(val)}
-        self._graphs: dict[Path, Graph] = {}
+        self._graphs: dict[Path, list[Graph]] = {}
 
     @abstractmethod
     def files(self) -> list[Path]:
@@ -81,15 +106,19 @@ class FileDataset(Dataset):
     def read(self, file: Path) -> Graph:
         """The graph of one file. Raises GraphError."""
 
+    def read_all(self, file: Path) -> list[Graph]:
+        """All graphs of one file. Raises GraphError."""
+        return [self.read(file)]
+
     def graphs(self, split: Split) -> list[Graph]:
         files = self.files()
         chosen = [file for file in files if split_of(bare_name(file), self._patterns) == split]
         for file in chosen:
             if file not in self._graphs and str(file) not in self._left.get(split, {}):
                 with self.leaving_out(split, str(file), alone=len(files) == 1):
-                    graph, place = self.read(file), distinguishing_place(file, files)
-                    self._graphs[file] = replace(graph, name=f"{place}_{graph.name}") if place else graph
-        return [self._graphs[file] for file in chosen if file in self._graphs]
+                    found, place = self.read_all(file), distinguishing_place(file, files)
+                    self._graphs[file] = [replace(g, name=f"{place}_{g.name}") if place else g for g in found]
+        return [graph for file in chosen for graph in self._graphs.get(file, [])]
 
     def unread(self, split: Split) -> Mapping[str, str]:
         self.graphs(split)
@@ -109,10 +138,11 @@ class GraphFiles(FileDataset):
                 f"dataset={self.name} needs dataset.path=... (file, folder or pattern: {' '.join(READERS)})"
             )
         found = find_files(self._path, tuple(READERS))
-        return found if len(found) == 1 else [f for f in found if _named(f) or is_layer_graph(f) or is_workflow(f)]
+        return found if len(found) == 1 else [f for f in found if _named(f) or json_format(f)]
 
     def suggested_devices(self) -> list[dict[str, dict[str, float]]]:
-        facts = [read_devices(f) for f in self.files() if _reader(f) in LAYERS and not is_workflow(f)]
+        layers = (f for f in self.files() if _reader(f) is read_layer_graph or json_format(f) == "layers")
+        facts = [read_devices(f) for f in layers]
         return [fact for i, fact in enumerate(facts) if fact and fact not in facts[:i]]
 
     def read(self, file: Path) -> Graph:
@@ -122,6 +152,11 @@ class GraphFiles(FileDataset):
                 f"{file} is named like none of {' '.join(READERS)}, so no reader fits; ONNX models: dataset=onnx"
             )
         return reader(file)
+
+    def read_all(self, file: Path) -> list[Graph]:
+        if _reader(file) is read_hlo_protobuf:
+            return [tuned.graph for tuned in read_tuned(file)]
+        return [self.read(file)]
 
 
 def _reader(file: Path) -> Callable[[Path], Graph] | None:
@@ -136,6 +171,11 @@ def _named(file: Path) -> bool:
 def bare_name(file: Path) -> str:
     """Without its ending, packed or not."""
     return Path(file.name.removesuffix(".gz")).stem
+
+
+def is_execution_trace(data: Any) -> bool:
+    """Whether JSON is an execution trace of PyTorch, as Chakra reads them."""
+    return isinstance(data, dict) and "nodes" in data and "chakra" in str(data.get("schema", ""))
 
 
 def split_of(stem: str, patterns: dict[Split, list[str]]) -> Split:

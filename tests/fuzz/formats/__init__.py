@@ -10,7 +10,8 @@ from .onnx_models import ONNX, ONNX_OPERATORS
 from .programs import PROGRAM_OPERATORS, PROGRAMS
 from .rules import RULES
 from .tables import TABLES
+from .xla_programs import XLA
 
 _ALL = (*GRAPHS, *ONNX, *ONNX_OPERATORS, *ANSWERS, *PACKS, *CHECKPOINTS, *RULES, *TABLES, *PROGRAMS,
-        *PROGRAM_OPERATORS, *CONFIGS, *GRAPHNET)  # fmt: skip
+        *PROGRAM_OPERATORS, *CONFIGS, *GRAPHNET, *XLA)  # fmt: skip
 FORMATS: dict[str, Format] = {form.name: form for form in _ALL}

@@ -18,11 +18,11 @@ from graphopt.core.utils.limits import JSON_BYTES, read_json
 MOST_BYTES = 2**60  # of a file
 
 
-def is_workflow(path: Path) -> bool:
-    """Whether a JSON file holds a workflow's specification."""
+def is_workflow(data: Any) -> bool:
+    """Whether JSON holds a workflow's specification."""
     try:
-        return isinstance(read_json(path, JSON_BYTES)["workflow"]["specification"]["tasks"], list)
-    except (Unreadable, ValueError, KeyError, TypeError, IndexError):
+        return isinstance(data["workflow"]["specification"]["tasks"], list)
+    except (KeyError, TypeError, IndexError):
         return False
 
 
