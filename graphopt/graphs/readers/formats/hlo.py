@@ -78,7 +78,7 @@ class Module:
 
 
 @dataclass(frozen=True, eq=False, slots=True)
-class Leaf:
+class Data:
     """One tensor. tensor: None for a constant with one value everywhere, which is none until something reads it; value:
     of a whole one."""
 
@@ -87,7 +87,7 @@ class Leaf:
     value: int | None = None
 
 
-Value: TypeAlias = "Leaf | list[Value]"
+Value: TypeAlias = "Data | list[Value]"
 
 
 def graph_of(module: Module) -> Graph:
@@ -108,15 +108,15 @@ class _Walk:
     def __init__(self, module: Module, builder: GraphBuilder, count: list[int]) -> None:
         self._module, self._builder, self._count = module, builder, count
         self.flops = 0.0
-        self._constants: dict[Leaf, int] = {}
+        self._constants: dict[Data, int] = {}
 
     def fresh(self, shape: "Shape") -> "Value":
         """Tensors that nothing made."""
         if isinstance(shape, list):
             return [self.fresh(part) for part in shape]
-        return Leaf(shape, self._tensor(shape))
+        return Data(shape, self._tensor(shape))
 
-    def read(self, leaf: Leaf) -> int:
+    def read(self, leaf: Data) -> int:
         """The tensor; a constant becomes a weight."""
         if leaf.tensor is not None:
             return leaf.tensor
@@ -158,7 +158,7 @@ class _Walk:
             return self._repeated(one, operands, prefix, depth)
         return self._op(one, [leaf for value in operands for leaf in _leaves(value)], prefix)
 
-    def _op(self, one: Instruction, leaves: list[Leaf], prefix: str, flops: float | None = None) -> "Value":
+    def _op(self, one: Instruction, leaves: list[Data], prefix: str, flops: float | None = None) -> "Value":
         kind = self._kind(one) if flops is None else "opaque"
         category = OPERATORS[OPERATOR_ID[kind]].category
         follows = category in (Category.ELEMENTWISE, Category.VIEW)
@@ -217,7 +217,7 @@ class _Walk:
         if not isinstance(state, list) or max(counter.index + 1, 1) > min(len(state), len(last.operands)):
             return None
         start, grown = state[counter.index], body.get(last.operands[counter.index])
-        if grown is None or grown.opcode != "add" or not isinstance(start, Leaf):
+        if grown is None or grown.opcode != "add" or not isinstance(start, Data):
             return None
         (step,) = [body[name].value for name in grown.operands if name in body and body[name].value is not None] or [0]
         if start.value is None or limit.value is None or not step or step < 1:
@@ -230,19 +230,19 @@ class _Walk:
         return found, found.get(self._module.roots.get(computation, ""))
 
     def _immediate(self, shape: "Shape", value: int | None = None) -> "Value":
-        return [self._immediate(part) for part in shape] if isinstance(shape, list) else Leaf(shape, None, value)
+        return [self._immediate(part) for part in shape] if isinstance(shape, list) else Data(shape, None, value)
 
     def _weight(self, shape: "Shape") -> "Value":
         if isinstance(shape, list):
             return [self._weight(part) for part in shape]
-        return Leaf(shape, self._tensor(shape, weight=True))
+        return Data(shape, self._tensor(shape, weight=True))
 
     def _tensor(self, shape: tuple[str, tuple[int, ...]], weight: bool = False) -> int:
         dtype = known_dtype(DTYPES.get(shape[0], "int8"))
         return self._builder.tensor(shape[1], dtype, weight=weight, num_bytes=0 if shape[0] == "token" else None)
 
 
-def _leaves(value: "Value") -> Iterator[Leaf]:
+def _leaves(value: "Value") -> Iterator[Data]:
     if isinstance(value, list):
         for part in value:
             yield from _leaves(part)

@@ -33,7 +33,7 @@ _LOC = re.compile(r"\s+loc\(.*\)$")
 
 
 @dataclass
-class _Scope:
+class _Region:
     """A function or region that is open. op: whose region it is. outside: values of scopes around that it reads."""
 
     name: str
@@ -54,7 +54,7 @@ class _Open:
     opcode: str
     text: str
     arguments: list[str] = field(default_factory=list)  # names in the region of a printed loop
-    regions: list[_Scope] = field(default_factory=list)
+    regions: list[_Region] = field(default_factory=list)
 
 
 def read_stable_hlo(path: str | Path) -> Graph:
@@ -69,7 +69,7 @@ def read_stable_hlo(path: str | Path) -> Graph:
 
 def parse_stable_hlo(text: str, place: str, name: str) -> Module:
     """Raises GraphError."""
-    reader = _Reader(place)
+    reader = _MlirReader(place)
     for number, line in enumerate(text.splitlines(), 1):
         reader.place = f"line {number} of {place}"
         reader.line(_LOC.sub("", line.split("//")[0].strip()))
@@ -81,16 +81,16 @@ def parse_stable_hlo(text: str, place: str, name: str) -> Module:
     return Module(name, entry, computations, {key: scope.root for key, scope in reader.done.items()})
 
 
-class _Reader:
+class _MlirReader:
     def __init__(self, place: str) -> None:
         self.place = place
-        self.done: dict[str, _Scope] = {}
-        self.scopes: list[_Scope | None] = []  # None: braces that are no function or region
+        self.done: dict[str, _Region] = {}
+        self.scopes: list[_Region | None] = []  # None: braces that are no function or region
         self._waiting: list[_Open] = []  # operations whose regions are being read
         self._count = 0
 
     @property
-    def _scope(self) -> _Scope:
+    def _scope(self) -> _Region:
         if self.scopes and (last := self.scopes[-1]) is not None:
             return last
         raise GraphError(f"{self.place} stands in no function")
@@ -118,7 +118,7 @@ class _Reader:
         found = _SYMBOL.search(line)
         if found is None or not line.endswith("{"):
             raise GraphError(f"{self.place} begins no function: {line[:80]!r}")
-        self.scopes.append(_Scope(found[1] or found[2]))
+        self.scopes.append(_Region(found[1] or found[2]))
         if not line.endswith("({"):
             self._arguments(line.split("->")[0])
 
@@ -155,7 +155,7 @@ class _Reader:
             raise GraphError(f"{self.place} begins a region of no operation")
         opened = self._waiting[-1]
         self._count += 1
-        self.scopes.append(_Scope(f"{opened.opcode}/{self._count}", opened))
+        self.scopes.append(_Region(f"{opened.opcode}/{self._count}", opened))
         if line.startswith("reducer("):
             self._arguments(line)
         for name, shape in zip(opened.arguments, self._shapes(opened.text.rpartition(" : ")[2])):
@@ -265,7 +265,7 @@ class _Reader:
 
     def _applied(self, opcode: str) -> str:
         name = f"applies/{opcode}"
-        self.done.setdefault(name, _Scope(name, instructions=[Instruction("one", opcode, ("f32", ()))], root="one"))
+        self.done.setdefault(name, _Region(name, instructions=[Instruction("one", opcode, ("f32", ()))], root="one"))
         return name
 
     def _add(self, one: Instruction) -> None:

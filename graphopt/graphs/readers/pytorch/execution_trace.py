@@ -60,7 +60,7 @@ class _Value:
 
 
 @dataclass(slots=True)
-class _Call:
+class _Called:
     """schema: empty for what is no operator."""
 
     number: int
@@ -69,7 +69,7 @@ class _Call:
     arguments: list[Any]
     inputs: list[_Value]
     outputs: list[_Value]
-    children: "list[_Call]" = field(default_factory=list)
+    children: "list[_Called]" = field(default_factory=list)
 
 
 def read_execution_trace(path: str | Path) -> Graph:
@@ -83,15 +83,15 @@ def read_execution_trace(path: str | Path) -> Graph:
         raise GraphError(f"{path} is no execution trace of PyTorch ({error!r})") from None
 
 
-def _calls(nodes: list[Any]) -> list[_Call]:
+def _calls(nodes: list[Any]) -> list[_Called]:
     """Those that no other call makes, in the order of their numbers, which is that of time."""
-    made, parent = dict[int, _Call](), dict[int, int]()
+    made, parent = dict[int, _Called](), dict[int, int]()
     for node in sorted(nodes, key=lambda node: int(node["id"])):
         schema = next((str(a["value"]) for a in node.get("attrs", []) if a["name"] == "op_schema"), "")
         number = int(node["id"])
         if number in made:
             raise ValueError(f"two nodes have the id {number}")
-        made[number] = _Call(number, str(node["name"]), schema, list(node["inputs"]["values"]),
+        made[number] = _Called(number, str(node["name"]), schema, list(node["inputs"]["values"]),
                              list(_values(node["inputs"])), list(_values(node["outputs"])))  # fmt: skip
         parent[number] = int(node["ctrl_deps"])
     for number, call in made.items():
@@ -126,7 +126,7 @@ class _Written:
         self._read = set[int]()
         self._made: list[int] = []
 
-    def graph(self, calls: list[_Call]) -> Graph:
+    def graph(self, calls: list[_Called]) -> Graph:
         for call in calls:
             self._walk(call, 0)
         for tensor in self._made:
@@ -134,7 +134,7 @@ class _Written:
                 self._builder.output(tensor)
         return self._builder.build()
 
-    def _walk(self, call: _Call, depth: int) -> None:
+    def _walk(self, call: _Called, depth: int) -> None:
         if depth > MOST_DEPTH:
             raise ValueError("its calls are nested too deeply")
         name = call.name.rpartition("::")[2]
@@ -155,10 +155,10 @@ class _Written:
         elif call.outputs and (call.schema or call.inputs):
             self._op(call, plain, "opaque")
 
-    def _works(self, call: _Call) -> bool:
+    def _works(self, call: _Called) -> bool:
         return bool(call.outputs or call.children)
 
-    def _op(self, call: _Call, plain: str, kind: str) -> None:
+    def _op(self, call: _Called, plain: str, kind: str) -> None:
         writes = "!)" in call.schema and "Tensor(a!" in call.schema
         inputs = [self._reading(value) for value in call.inputs]
         outputs = call.outputs or (call.inputs[:1] if writes else [])
