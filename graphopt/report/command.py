@@ -210,6 +210,7 @@ def parser() -> argparse.ArgumentParser:
     result.add_argument("--es", action="store_true", help="of rows of `measure backends`: S(t) and ES(t)")
     result.add_argument("--plots", action="store_true", help="draw into DIR/pictures")
     result.add_argument("--html", action="store_true", help="write DIR/report.html, a page that needs no network")
+    result.add_argument("--answers", metavar="METHOD", help="with --html: a line for each answer of this method")
     result.add_argument("--markdown", type=Path, metavar="FILE", help="instead of DIR/table.md")
     result.add_argument("--csv", type=Path, metavar="FILE", help="instead of DIR/table.csv")
     return result
@@ -229,7 +230,7 @@ def main(arguments: Sequence[str]) -> int:
         if args.html:
             from graphopt.report.page.study_page import study_page
 
-            files.append(study_page(args.place, page_of(args.place), args.against))
+            files.append(study_page(args.place, page_of(args.place), args.against, args.answers))
         draws = draw_learning if args.learning else draw_scores if args.es else draw
         drawn = draws(args.place) if args.plots else []
         if args.plots and not drawn:

@@ -11,6 +11,7 @@ import numpy as np
 from rich.table import Table as RichTable
 from rich.text import Text
 
+from graphopt.core.graph import F64, I64
 from graphopt.core.operators import OPERATORS, Category
 from graphopt.core.utils.terminal import printable
 from graphopt.problems.cost_model import better
@@ -111,9 +112,7 @@ def _changes(answer: Answer) -> Table:
     ops = answer.decided.changed()
     if not answer.judge.deterministic:
         return Table(f"{len(ops):,} ops differ from the default", [], [])
-    priced = heaviest(answer.graph, ops)
-    judged = float(answer.price_choices(answer.choices.choices[None])[0])
-    change = answer.reverted_prices(priced) / judged - 1
+    priced, change = costs_of_going_back(answer, ops)
     order = [i for i in np.argsort(-change, kind="stable") if change[i] > BETTER][:SHOWN]
     rows = [[answer.decided.op_names[priced[i]], OPERATORS[answer.graph.kind[priced[i]]].name,
              answer.change_in_words(priced[i]), "no fit" if np.isinf(change[i]) else f"+{100 * change[i]:.3g} %"]
@@ -127,6 +126,13 @@ def _changes(answer: Answer) -> Table:
     notes += [f"{gaining:,} would gain by going back alone: see bisect."] if gaining else []
     columns = ["op", "operator", "change", "price"] if rows else []
     return Table(title, columns, rows, left=3 if rows else 0, note=" ".join(notes))
+
+
+def costs_of_going_back(answer: Answer, ops: I64) -> tuple[I64, F64]:
+    """Of those of the ops that compute most, and by which share the price grows when each of them alone goes back."""
+    priced = heaviest(answer.graph, ops)
+    judged = float(answer.price_choices(answer.choices.choices[None])[0])
+    return priced, answer.reverted_prices(priced) / judged - 1
 
 
 def _methods(solved: Sequence[Row], own: str) -> Table:

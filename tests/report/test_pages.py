@@ -10,14 +10,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from fusion_graphs import random_graph
 from split_work import chain
 from test_decision import solved
 from test_report import row, store
 
+from graphopt.core.errors import UserError
 from graphopt.core.graph import Graph
 from graphopt.report import command, decision
 from graphopt.report.answer import Answer
-from graphopt.report.api import optimize
+from graphopt.report.api import compare, optimize
 from graphopt.report.page.study_page import study_page
 from graphopt.report.tables.read_rows import collect
 from graphopt.report.tables.verdict import verdict
@@ -116,6 +118,17 @@ def browser() -> Iterator[Any]:
         found = started.chromium.launch(executable_path=program, args=["--no-sandbox"])
         yield found
         found.close()
+
+
+def test_a_page_lists_the_answers_and_what_matters_in_each(tmp_path: Path) -> None:
+    results = compare([random_graph(0, 40)], algos=["scan"], budget=[200], output_dir=tmp_path, progress=False)
+    text = study_page(results.folder, tmp_path / "page.html", answers="scan").read_text()
+    (answer,) = results.answers()
+    change = max(answer.changes(), key=lambda one: one.price_alone)
+    line = next(line for line in text.splitlines() if "what matters" not in line and f"{answer.speedup:.3f}x" in line)
+    assert html.escape(f"{change.op}: {change.what} (+") in line and html.escape(" -> ") in line
+    with pytest.raises(UserError, match="no answer of net is stored there; methods: scan"):
+        study_page(results.folder, tmp_path / "page.html", answers="net")
 
 
 def opened(browser: Any, file: Path, scheme: str) -> tuple[Any, list[str]]:

@@ -63,8 +63,8 @@ def test_every_cell_composes_and_fits(experiment: str) -> None:
         assert isinstance(config, dict)
         settings_of(config)
         build(config, InMemory(name="given", held=[]))  # raises
-        names.append((config["task"]["name"], config["algo"]["name"], config["cost"]["name"], config["judge"]["name"], config["dataset"].get("left_out"),
-                      str(config["judge"]), config["machine"]["name"], config["study"]))  # fmt: skip
+        named = (config[part]["name"] for part in ("task", "algo", "cost", "judge", "machine"))
+        names.append((*named, config["dataset"].get("left_out"), str(config["judge"]), config["study"]))
     assert len(set(names)) == len(names) and {study for *_, study in names} == {experiment}
 
 
