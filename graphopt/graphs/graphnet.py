@@ -28,19 +28,21 @@ class GraphNet(Dataset):
     those splits, e.g. `timm/*`; all others are test graphs. A graph's family is its cluster among those of its split:
     graphs are together whose ops have alike surroundings. left_out: instead of patterns, the package whose programs are
     the test graphs; training has those of all others, and the graphs of `dataset=models` of other libraries, of which
-    validation has its own. training: at most so many training graphs, drawn once; null: all. cache_dir: folder of
-    captured graphs; null: $GRAPHOPT_CACHE, else ~/.cache/graphopt.
+    validation has its own. training, testing: at most so many graphs of these splits, drawn once; null: all. cache_dir:
+    folder of captured graphs; null: $GRAPHOPT_CACHE, else ~/.cache/graphopt.
     """
 
     def __init__(
         self, *, name: str, path: UserPath, graphs: Literal["forward", "backward", "both"], train: list[str],
-        val: list[str], left_out: str | None, training: Graphs | None, cache_dir: OwnFolder,
+        val: list[str], left_out: str | None, training: Graphs | None, testing: Graphs | None,
+        cache_dir: OwnFolder,
     ) -> None:  # fmt: skip
         if left_out is not None and (train or val):
             raise ConfigError(
                 f"dataset.left_out={left_out} makes the splits; leave dataset.train and dataset.val empty"
             )
-        self.name, self._path, self._left_out, self._training = name, path, left_out, training
+        self.name, self._path, self._left_out = name, path, left_out
+        self._most: dict[Split, int | None] = {"train": training, "val": None, "test": testing}
         self._patterns: dict[Split, list[str]] = {"train": list(train), "val": list(val)}
         self._backward = {"forward": (False,), "backward": (True,), "both": (False, True)}[graphs]
         self._cache = GraphCache(cache_dir)
@@ -78,10 +80,8 @@ class GraphNet(Dataset):
                             found.append(self._captured(name, backward))
                     bar.step(name)
             found += self._shipped(split)
-            if split == "train" and self._training is not None:
-                drawn = np.random.default_rng(0).permutation(len(found))[: self._training]
-                found = [found[i] for i in sorted(drawn)]
-            self._graphs[split] = by_cluster(found)
+            drawn = sorted(np.random.default_rng(0).permutation(len(found))[: self._most[split]])
+            self._graphs[split] = by_cluster([found[i] for i in drawn])
         return self._graphs[split]
 
     @property

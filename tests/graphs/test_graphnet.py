@@ -11,6 +11,7 @@ import pytest
 import torch
 from check_data import check_data
 
+from graphopt.core.errors import ConfigError
 from graphopt.core.graph import Graph, GraphError
 from graphopt.core.operators import OPERATORS
 from graphopt.graphs.graphnet import GraphNet, captured
@@ -159,7 +160,7 @@ def tree(folder: Path) -> Path:
 
 
 def dataset(path: Path, **settings: object) -> GraphNet:
-    given = {"graphs": "forward", "train": [], "val": [], "left_out": None, "training": None}
+    given = {"graphs": "forward", "train": [], "val": [], "left_out": None, "training": None, "testing": None}
     kept = {"cache_dir": str(path.parent / "cache")}
     return GraphNet(name="graphnet", path=str(path), **given | kept | settings)  # type: ignore[arg-type]
 
@@ -203,6 +204,22 @@ def test_splits_are_by_package_and_a_bad_sample_is_left_out(tmp_path: Path) -> N
     again = dataset(tmp_path / "tree", train=["timm/*"], graphs="both")
     with pytest.warns(UserWarning, match="left out"):
         assert [graph.hash for graph in again.graphs("train")] == [graph.hash for graph in train]
+
+
+def test_a_package_is_left_out(tmp_path: Path) -> None:
+    """Its programs are tested; the others and the shipped graphs of other libraries train."""
+    left = dataset(tree(tmp_path / "tree"), left_out="timm", training=40)
+    with pytest.warns(UserWarning, match="left out"):
+        found = {split: left.graphs(split) for split in ("train", "val", "test")}
+    assert {graph.name for graph in found["test"]} == {"timm/a"}
+    libraries = {graph.name.split("/")[0] for graph in (*found["train"], *found["val"])}
+    assert len(found["train"]) == 40 and "timm" not in libraries and "transformers" in libraries
+    more = dataset(tmp_path / "tree", left_out="timm", training=60).graphs("train")
+    assert {graph.hash for graph in found["train"]} <= {graph.hash for graph in more}
+    with pytest.raises(ConfigError, match=r"leave dataset\.train and dataset\.val empty"):
+        dataset(tmp_path / "tree", left_out="timm", train=["timm/*"])
+    with pytest.raises(GraphError, match=r"no sample of .* is a test graph; they are timm, torchvision"):
+        dataset(tmp_path / "tree", left_out="none").graphs("test")
 
 
 def test_programs_run_on_tensors_as_described(tmp_path: Path) -> None:
