@@ -20,6 +20,7 @@ SUBCOMMANDS = {  # one word, or two: where its `main` is, and what it does
     "measure learn_cost": ("graphopt.hardware.code_time", "fit cost=learned to measured plans"),
     "measure race": ("graphopt.hardware.measure.race", "run two ONNX models by turns"),
     "measure backends": ("graphopt.backends.against_eager", "compilers against eager execution on GraphNet's programs"),
+    "study status": ("graphopt.report.status", "how far a sweep is: cells done, running, failed, not begun"),
     "study pack": ("graphopt.report.pack", "pack a finished study into a few small files"),
     "study ship": ("graphopt.run.ship", "put a trained policy beside those of the package"),
 }
@@ -64,8 +65,8 @@ def run() -> None:
         hydra.main(version_base="1.3", config_path=str(CONF), config_name="config")(run_cell)()
 
 
-def run_cell(config: Any) -> None:
-    """What Hydra calls with every composed configuration."""
+def run_cell(config: Any) -> str | None:
+    """What Hydra calls with every composed configuration. Returns the lock that another run holds on the cell."""
     from hydra.core.hydra_config import HydraConfig
 
     from graphopt.core.errors import RowsFailed
@@ -80,7 +81,7 @@ def run_cell(config: Any) -> None:
         config = with_peers(config)
     with open_cell(config) as cell:
         if cell.skipped:
-            return
+            return cell.busy
         try:
             run_through(cell)
         except RowsFailed:
@@ -88,6 +89,7 @@ def run_cell(config: Any) -> None:
                 _show(cell)  # what the other rows say
             raise
         _show(cell)
+    return None
 
 
 def _show(cell: Any) -> None:

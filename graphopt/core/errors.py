@@ -43,6 +43,10 @@ class RowsFailed(UserError):
     """Some rows of a cell failed; they say so themselves."""
 
 
+class Busy(UserError):
+    """Another run works on the cell. A sweep goes on and looks again when it has done the others."""
+
+
 class NothingFits(UserError):
     """Every plan that was found is over a device's capacity; the rows say by how much. In a sweep other cells go on."""
 

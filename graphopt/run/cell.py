@@ -1,11 +1,13 @@
 """One cell: a resolved configuration and the folder of its results. Errors inside become rows and sentences."""
 
 import contextlib
+import errno
 import hashlib
 import json
 import os
 import re
 import shutil
+import socket
 import sys
 import traceback
 from collections.abc import Iterator, Mapping
@@ -18,6 +20,7 @@ from filelock import FileLock, Timeout
 
 from graphopt.core.errors import (
     HOW,
+    Busy,
     Incompatible,
     NothingFits,
     RowsFailed,
@@ -40,6 +43,8 @@ from graphopt.run.loggers import RunLog
 from graphopt.run.records.rows import Row, RowFile, digest_of, mark_finished, was_finished
 
 GROUPS = ("dataset", "task", "machine", "cost", "judge", "encoder", "algo", "trainer", "logger")
+NOTE, LOCKS = ".by", ".locks"  # ending of the file that says who holds a lock; the folder of both
+NO_LOCKS = (errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS, None)  # of a file system without locks
 # What may change without making it another experiment: rows say for themselves what of these they were made with.
 FREE = ("study", "output_dir", "resume", "budget", "compare", "split", "logger")
 
@@ -74,12 +79,13 @@ class Cell:
         self.settings = settings_of(config)
         self.hash = config_hash(config)
         self.path = Path(self.settings.output_dir) / self.settings.study / folder_name(config, self.hash)
-        self.skipped = False  # finished by an earlier call
+        self.skipped = False  # finished by an earlier call, or another run works on it
+        self.busy: str | None = None  # the file of the lock that another run holds: a sweep will look at it again
         self.log = RunLog(name="none")
         # The lock lies outside the folder that `resume=false` deletes. It tries again for a moment: somebody may delete
         # the file (a whole study, say) between opening and locking.
-        place = self.study_path / ".locks" / self.path.name
-        self._lock = FileLock(place, timeout=0.2, poll_interval=0.02, thread_local=False)
+        place = self.study_path / LOCKS / self.path.name
+        self.lock = FileLock(place, timeout=0.2, poll_interval=0.02, thread_local=False)
 
     @property
     def study_path(self) -> Path:
@@ -95,6 +101,13 @@ class Cell:
         """All rows asked for were written by an earlier call, from data of the same content, and their files are
         there."""
         return self._request is not None and was_finished(self.path, self._request)
+
+    @property
+    def holder(self) -> str:
+        """In brackets."""
+        with contextlib.suppress(OSError, UnicodeDecodeError):
+            return f" ({Path(f'{self.lock.lock_file}{NOTE}').read_text()[:100]})"
+        return ""
 
     @property
     def finished_line(self) -> str:
@@ -125,14 +138,21 @@ class Cell:
         or its answers would not find the table of their prices."""
         for group in ("cost", "judge"):
             check_place(self.config[group].get("table"), self.path, f"{group}.table")
-        with writing(Path(self._lock.lock_file)):
-            Path(self._lock.lock_file).parent.mkdir(parents=True, exist_ok=True)
+        with writing(Path(self.lock.lock_file)):
+            Path(self.lock.lock_file).parent.mkdir(parents=True, exist_ok=True)
             try:
-                self._lock.acquire()
+                self.lock.acquire()
             except Timeout:
-                raise UserError(
-                    f"another run is working in {self.path}; wait for it or choose another study=..."
+                raise Busy(
+                    f"another run is working in {self.path}{self.holder}; wait for it or choose another study=..."
                 ) from None
+            except (OSError, NotImplementedError) as error:
+                if getattr(error, "errno", None) not in NO_LOCKS:
+                    raise
+                raise UserError(f"files in {self.study_path} cannot be locked ({error}), so runs would meet in cells; "
+                                "choose output_dir=... on a file system with locks") from None  # fmt: skip
+            with contextlib.suppress(OSError):
+                Path(f"{self.lock.lock_file}{NOTE}").write_text(f"process {os.getpid()} on {socket.gethostname()}")
         with writing(self.path):
             if not self.settings.resume and self.path.exists():
                 shutil.rmtree(self.path)
@@ -145,7 +165,7 @@ class Cell:
 
     def stop(self) -> None:
         """Lets another process work in the folder."""
-        self._lock.release(force=True)
+        self.lock.release(force=True)
 
     @contextlib.contextmanager
     def logged(self) -> Iterator[None]:
@@ -176,7 +196,7 @@ class Cell:
     @property
     def working(self) -> bool:
         """No other run writes into the folder."""
-        return self._lock.is_locked
+        return self.lock.is_locked
 
     def note(self, status: str, reason: str) -> None:
         """A row about the cell as a whole, unless another run is working on it."""
@@ -200,13 +220,19 @@ def open_cell(config: Any) -> Iterator[Cell]:
         raise SystemExit(error.exit_code) from None
     try:
         cell.skipped = cell.settings.resume and cell.finished
-        if not cell.skipped:
-            cell.start()
-        if cell.skipped:
+        try:
+            if not cell.skipped:
+                cell.start()
+        except Busy:
+            if not sweep:
+                raise
+            cell.skipped, cell.busy = True, str(cell.lock.lock_file)
+            say(f"{cell.path}: another run{cell.holder} works on it; it is looked at again later")
+        if cell.skipped and cell.busy is None:
             say(cell.finished_line)
         with cell.logged():
             yield cell
-        if sweep and cell.settings.ckpt is None:  # a checkpoint has its say in others
+        if sweep and cell.busy is None and cell.settings.ckpt is None:  # a checkpoint has its say in others
             from hydra.core.hydra_config import HydraConfig
 
             hydra = HydraConfig.get()

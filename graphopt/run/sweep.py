@@ -1,18 +1,32 @@
-"""Hydra's sweeper, without the jobs whose cells are finished: they are passed over before they are composed.
+"""Hydra's sweeper, without the jobs whose cells are finished: they are passed over before they are composed. The same
+sweep may run from several places at once, which divide the cells between them: a job whose cell another run works on is
+looked at again when the others are done.
 
 An experiment may have algorithms of its own: `hydra.sweeper.algos` says of each name which words make it of an option.
 """
 
+import json
 import re
+import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
+from filelock import FileLock, Timeout
 from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
+from hydra.core.utils import JobStatus
 from hydra.errors import ConfigCompositionException
 
-from graphopt.core.errors import UserError
+from graphopt.core.errors import Unreadable, UserError
+from graphopt.core.utils.limits import read_json
 from graphopt.core.utils.terminal import say
+from graphopt.core.utils.whole import whole_file
+from graphopt.run.cell import LOCKS
 from graphopt.run.composed import find_composed, sources_of
+
+JOBS, MOST_BYTES = "jobs.json", 256 * 2**20
+LOOK_SECONDS = 2.0  # between looks at cells that others work on
 
 
 class ResumingSweeper(BasicSweeper):
@@ -24,11 +38,16 @@ class ResumingSweeper(BasicSweeper):
         super().__init__(max_batch_size, dict(params or {}))
         self.algos = algos
 
+    def setup(self, *, hydra_context: Any, task_function: Any, config: Any) -> None:
+        super().setup(hydra_context=hydra_context, task_function=task_function, config=config)
+        self.launcher = _LooksAgain(self.launcher)  # type: ignore[assignment]  # which launches, and no more
+
     def split_arguments(self, overrides: Any, max_batch_size: int | None) -> list[list[list[str]]]:  # type: ignore[override]
         assert self.config is not None
         sources = sources_of(self.config.hydra)
         batches = BasicSweeper.split_arguments(overrides, max_batch_size)
         spelled = [[spelled_out(job, self.algos) for job in batch] for batch in batches]
+        keep_jobs(Path(self.config.hydra.sweep.dir), [job for batch in spelled for job in batch])
         left = [[job for job in batch if not _finished(job, sources)] for batch in spelled]
         return [batch for batch in left if batch]
 
@@ -49,6 +68,60 @@ class ResumingSweeper(BasicSweeper):
                         raise errors[place] from None
                     words = given
             batch[place] = words
+
+
+class _LooksAgain:
+    """A launcher that starts jobs again whose cells others were working on, once these have let go of them. Such a job
+    gives the file of their lock."""
+
+    def __init__(self, launcher: Any) -> None:
+        self._launcher = launcher
+
+    def launch(self, jobs: Sequence[Sequence[str]], initial_job_idx: int) -> list[Any]:
+        """The results of all jobs."""
+        results, said = list(self._launcher.launch(jobs, initial_job_idx=initial_job_idx)), 0
+        while busy := {i: found.return_value for i, found in enumerate(results) if _busy(found)}:
+            free = [i for i, lock in busy.items() if not held(lock)]
+            if free:
+                again = self._launcher.launch([jobs[i] for i in free], initial_job_idx=initial_job_idx)
+                results = [dict(zip(free, again)).get(i, found) for i, found in enumerate(results)]
+                continue
+            if len(busy) != said:
+                said = len(busy)
+                say(f"other runs work on {said} cells; looking again every {LOOK_SECONDS:g} s")
+            time.sleep(LOOK_SECONDS)
+        return results
+
+
+def keep_jobs(study: Path, jobs: Sequence[Sequence[str]]) -> None:
+    """Adds the jobs of a sweep to those that its study was asked for; `graphopt study status` counts the missing."""
+    known = jobs_of(study)
+    asked = {" ".join(sorted(job)) for job in jobs} | known
+    if asked != known:
+        with suppress(OSError), whole_file(study / LOCKS / JOBS) as file:
+            file.write(json.dumps(sorted(asked)).encode())
+
+
+def jobs_of(study: Path) -> set[str]:
+    """All that were asked for; none where that is not known."""
+    try:
+        found = read_json(study / LOCKS / JOBS, MOST_BYTES)
+    except Unreadable:
+        return set()
+    return {job for job in found if isinstance(job, str)} if isinstance(found, list) else set()
+
+
+def _busy(found: Any) -> bool:
+    return found.status is JobStatus.COMPLETED and isinstance(found.return_value, str)
+
+
+def held(lock: str) -> bool:
+    """Whether another run holds it at this moment."""
+    try:
+        with FileLock(lock, timeout=0, thread_local=False):
+            return False
+    except Timeout:
+        return True
 
 
 def spelled_out(job: list[str], algos: Mapping[str, Sequence[str]]) -> list[str]:

@@ -155,7 +155,7 @@ def test_a_lock_file_deleted_under_a_run_is_made_again(tmp_path: Path, monkeypat
 
     def deleted_first(handle: int, flags: int) -> None:
         if not gone:
-            gone.append(Path(first._lock.lock_file).unlink())
+            gone.append(Path(first.lock.lock_file).unlink())
         lock(handle, flags)
 
     monkeypatch.setattr(fcntl, "flock", deleted_first)
