@@ -99,7 +99,8 @@ def for_each_job(words: Sequence[str]) -> list[str]:
     does not vary Hydra sets in the usual options first, whatever jobs choose, and ends if these lack it."""
     if not {"-m", "--multirun"} & {*words}:
         return list(words)
-    inside = re.compile(rf"({'|'.join(path.name for path in CONF.iterdir() if path.is_dir())}|judge)\.[\w.]+=.+")
+    groups = [path.name for path in CONF.iterdir() if path.is_dir() and path.name != "hydra"]
+    inside = re.compile(rf"({'|'.join(groups)}|judge)\.[\w.]+=.+")
     return [_choice_of_one(word) if inside.fullmatch(word) else word for word in words]
 
 

@@ -8,15 +8,17 @@ An experiment may have algorithms of its own: `hydra.sweeper.algos` says of each
 import json
 import re
 import time
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 from filelock import FileLock, Timeout
 from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
-from hydra.core.utils import JobStatus
+from hydra.core.utils import JobReturn, JobStatus
 from hydra.errors import ConfigCompositionException
+from omegaconf import OmegaConf
 
 from graphopt.core.errors import Unreadable, UserError
 from graphopt.core.utils.limits import read_json
@@ -26,6 +28,10 @@ from graphopt.run.cell import LOCKS
 from graphopt.run.composed import find_composed, sources_of
 
 JOBS, MOST_BYTES = "jobs.json", 256 * 2**20
+LAUNCHERS: dict[str, dict[str, Any]] = {  # class of a plugin: its settings that are others with us
+    "SlurmLauncher": {"max_num_timeout": 100},  # a cell goes on where a time limit stopped it, so often
+    "RayLauncher": {"ray.init.object_store_memory": None},  # else it joins no cluster
+}
 LOOK_SECONDS = 2.0  # between looks at cells that others work on
 
 
@@ -39,6 +45,7 @@ class ResumingSweeper(BasicSweeper):
         self.algos = algos
 
     def setup(self, *, hydra_context: Any, task_function: Any, config: Any) -> None:
+        _with_our_defaults(config.hydra)
         super().setup(hydra_context=hydra_context, task_function=task_function, config=config)
         self.launcher = _LooksAgain(self.launcher)  # type: ignore[assignment]  # which launches, and no more
 
@@ -70,6 +77,14 @@ class ResumingSweeper(BasicSweeper):
             batch[place] = words
 
 
+def _with_our_defaults(hydra: Any) -> None:
+    """Settings of launchers that suit cells, where the command line says nothing else."""
+    said = {word.lstrip("+").partition("=")[0] for word in hydra.overrides.hydra}
+    for key, value in LAUNCHERS.get(str(hydra.launcher.get("_target_", "")).rpartition(".")[2], {}).items():
+        if f"hydra.launcher.{key}" not in said:
+            OmegaConf.update(hydra.launcher, key, value, force_add=True)
+
+
 class _LooksAgain:
     """A launcher that starts jobs again whose cells others were working on, once these have let go of them. Such a job
     gives the file of their lock."""
@@ -79,11 +94,11 @@ class _LooksAgain:
 
     def launch(self, jobs: Sequence[Sequence[str]], initial_job_idx: int) -> list[Any]:
         """The results of all jobs."""
-        results, said = list(self._launcher.launch(jobs, initial_job_idx=initial_job_idx)), 0
+        results, said = self._launched(jobs, initial_job_idx), 0
         while busy := {i: found.return_value for i, found in enumerate(results) if _busy(found)}:
             free = [i for i, lock in busy.items() if not held(lock)]
             if free:
-                again = self._launcher.launch([jobs[i] for i in free], initial_job_idx=initial_job_idx)
+                again = self._launched([jobs[i] for i in free], initial_job_idx)
                 results = [dict(zip(free, again)).get(i, found) for i, found in enumerate(results)]
                 continue
             if len(busy) != said:
@@ -91,6 +106,35 @@ class _LooksAgain:
                 say(f"other runs work on {said} cells; looking again every {LOOK_SECONDS:g} s")
             time.sleep(LOOK_SECONDS)
         return results
+
+    def _launched(self, jobs: Sequence[Sequence[str]], initial_job_idx: int) -> list[Any]:
+        with _lost_jobs_as_results() if "submitit" in type(self._launcher).__module__ else nullcontext():
+            results = list(self._launcher.launch(jobs, initial_job_idx=initial_job_idx))
+        for job, found in zip(jobs, results):
+            if found.status is JobStatus.FAILED and found.overrides is None:
+                found.overrides = list(job)
+        return results
+
+
+@contextmanager
+def _lost_jobs_as_results() -> Iterator[None]:
+    """A job of submitit that was killed, or ran out of time or memory, is a failed result with the place of its log;
+    the others go on, and are waited for."""
+    from submitit.core.core import Job
+    from submitit.core.utils import FailedJobError, UncompletedJobError
+
+    results = Job.results
+
+    def found(job: Any) -> list[Any]:
+        try:
+            return list(results(job))
+        except (FailedJobError, UncompletedJobError) as error:
+            why = " ".join(str(error).split("\n")[0].split())
+            lost = UserError(f"job {job.job_id} ended without a result ({why}); its log is {job.paths.stderr}")
+            return [JobReturn(status=JobStatus.FAILED, _return_value=lost)]
+
+    with patch.object(Job, "results", found):
+        yield
 
 
 def keep_jobs(study: Path, jobs: Sequence[Sequence[str]]) -> None:
