@@ -7,9 +7,11 @@ from importlib import import_module
 from pathlib import Path
 from typing import Annotated, Any, ClassVar
 
+from graphopt.core.errors import ConfigError
 from graphopt.core.graph import Graph, GraphError
-from graphopt.core.utils.marks import IMPORTS
+from graphopt.core.utils.marks import IMPORTS, UserPath
 from graphopt.graphs.dataset import Dataset, Split
+from graphopt.graphs.readers.pytorch.graphnet.archive import files_at, sample_at
 from graphopt.graphs.readers.pytorch.sources import source_files
 
 
@@ -17,18 +19,26 @@ class TorchModule(Dataset):
     """The graph of the module that a factory makes.
 
     module: `package.module:factory`; `factory()` returns (nn.Module, example inputs), which `arguments_of` reads.
+    graphnet: instead, a sample of GraphNet: its folder, or ARCHIVE/NAME; it is read as data.
     Nothing is computed: only shapes and dtypes count. backward: whether the graph also has the gradients of all
     parameters.
     """
 
     gives: ClassVar[frozenset[str]] = frozenset({"fx_program", "terms"})
 
-    def __init__(self, *, name: str, module: Annotated[str | None, IMPORTS], backward: bool) -> None:
-        self.name, self._module, self._backward = name, module, backward
+    def __init__(
+        self, *, name: str, module: Annotated[str | None, IMPORTS], graphnet: UserPath, backward: bool
+    ) -> None:
+        if module is not None and graphnet is not None:
+            raise ConfigError("dataset.module and dataset.graphnet are two programs; give one of them")
+        self.name, self._module, self._graphnet, self._backward = name, module, graphnet, backward
         self._graph: Graph | None = None
 
     def files(self) -> list[Path]:
         """The sources of the factory's module and of what they import that is not installed."""
+        if self._graphnet is not None:
+            place = Path(self._graphnet).expanduser()
+            return files_at(next((p for p in (place, *place.parents) if p.exists()), place))
         return source_files((self._module or "").partition(":")[0])
 
     def graphs(self, split: Split) -> list[Graph]:
@@ -41,10 +51,17 @@ class TorchModule(Dataset):
     def _capture(self) -> Graph:
         from graphopt.graphs.readers.pytorch.capture import capture
 
-        label = self._module or ""
-        module, inputs = made_by(label)
-        name = label.replace(":", ".")
+        label = self._module or self._graphnet or ""
+        module, inputs = made_by(label) if self._graphnet is None else sampled(self._graphnet)
+        name = label.replace(":", ".") if self._graphnet is None else Path(label).name
         return capture(module, inputs, name=name, family=name, backward=self._backward, keep_program=True)
+
+
+def sampled(place: str) -> tuple[Any, Any]:
+    """(module, inputs without memory) of a sample of GraphNet."""
+    from graphopt.graphs.readers.pytorch.graphnet.sample import read_sample
+
+    return read_sample(sample_at(place), place).module(fake=True)
 
 
 def made_by(label: str) -> tuple[Any, Any]:

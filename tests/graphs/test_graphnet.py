@@ -17,6 +17,7 @@ from graphopt.core.operators import OPERATORS
 from graphopt.graphs.graphnet import GraphNet, captured
 from graphopt.graphs.readers.pytorch.graphnet.archive import sample_at, samples_at
 from graphopt.graphs.readers.pytorch.graphnet.sample import read_sample
+from graphopt.graphs.torch_module import TorchModule
 from graphopt.hardware.datasets.lowered import model_of
 from graphopt.hardware.datasets.programs import Programs
 from graphopt.hardware.program_run import Session
@@ -230,6 +231,12 @@ def test_programs_run_on_tensors_as_described(tmp_path: Path) -> None:
     entry = {"graphnet": str(folder), "backward": True}
     (graph,) = Programs(name="p", train=[], val=[], test=[entry], cache_dir=str(tmp_path)).graphs("test")
     assert graph.name == "one_backward" and Session(graph, "cpu", 1).own_peak > 0
+    (rewritten,) = TorchModule(name="torch", module=None, graphnet=str(folder), backward=False).graphs("test")
+    assert (
+        rewritten.program is not None and rewritten.hash == captured(sample_at(str(folder)), "one", backward=False).hash
+    )
+    with pytest.raises(ConfigError, match="are two programs"):
+        TorchModule(name="torch", module="a:b", graphnet=str(folder), backward=False)
     module, (x,) = model_of({"graphnet": str(folder)})
     assert bool((x >= 2.0).all()) and module.L_self_w_.detach().flatten().tolist() == list(range(12))
     (y,) = module(x)
