@@ -64,7 +64,7 @@ def test_every_cell_composes_and_fits(experiment: str) -> None:
         settings_of(config)
         build(config, InMemory(name="given", held=[]))  # raises
         named = (config[part]["name"] for part in ("task", "algo", "cost", "judge", "machine"))
-        names.append((*named, config["dataset"].get("left_out"), str(config["judge"]), config["study"]))
+        names.append((*named, config["dataset"]["name"], str(config["judge"]), config["study"]))
     assert len(set(names)) == len(names) and {study for *_, study in names} == {experiment}
 
 
