@@ -14,7 +14,7 @@ from graphopt.core.utils.terminal import printable, say
 from graphopt.report.tables.table import Table, print_tables
 from graphopt.run.cell import LOCKS, NOTE
 from graphopt.run.records.rows import FINISHED, ROWS, RowFile
-from graphopt.run.sweep import held, jobs_of
+from graphopt.run.sharing import held, jobs_of
 
 State = Literal["done", "running", "failed", "stopped"]
 BAR = 50  # characters

@@ -5,29 +5,23 @@ looked at again when the others are done.
 An experiment may have algorithms of its own: `hydra.sweeper.algos` says of each name which words make it of an option.
 """
 
-import json
 import re
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
-from filelock import FileLock, Timeout
 from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
 from hydra.core.utils import JobReturn, JobStatus
 from hydra.errors import ConfigCompositionException
 from omegaconf import OmegaConf
 
-from graphopt.core.errors import Unreadable, UserError
-from graphopt.core.utils.limits import read_json
+from graphopt.core.errors import UserError
 from graphopt.core.utils.terminal import say
-from graphopt.core.utils.whole import whole_file
-from graphopt.run.cell import LOCKS
 from graphopt.run.composed import find_composed, sources_of
 
-JOBS, MOST_BYTES = "jobs.json", 256 * 2**20
 LAUNCHERS: dict[str, dict[str, Any]] = {  # class of a plugin: its settings that are others with us
     "SlurmLauncher": {"max_num_timeout": 100},  # a cell goes on where a time limit stopped it, so often
     "RayLauncher": {"ray.init.object_store_memory": None},  # else it joins no cluster
@@ -54,6 +48,8 @@ class ResumingSweeper(BasicSweeper):
         sources = sources_of(self.config.hydra)
         batches = BasicSweeper.split_arguments(overrides, max_batch_size)
         spelled = [[spelled_out(job, self.algos) for job in batch] for batch in batches]
+        from graphopt.run.sharing import keep_jobs  # with numpy, which the command's help does without
+
         keep_jobs(Path(self.config.hydra.sweep.dir), [job for batch in spelled for job in batch])
         left = [[job for job in batch if not _finished(job, sources)] for batch in spelled]
         return [batch for batch in left if batch]
@@ -94,6 +90,8 @@ class _LooksAgain:
 
     def launch(self, jobs: Sequence[Sequence[str]], initial_job_idx: int) -> list[Any]:
         """The results of all jobs."""
+        from graphopt.run.sharing import held
+
         results, said = self._launched(jobs, initial_job_idx), 0
         while busy := {i: found.return_value for i, found in enumerate(results) if _busy(found)}:
             free = [i for i, lock in busy.items() if not held(lock)]
@@ -137,35 +135,8 @@ def _lost_jobs_as_results() -> Iterator[None]:
         yield
 
 
-def keep_jobs(study: Path, jobs: Sequence[Sequence[str]]) -> None:
-    """Adds the jobs of a sweep to those that its study was asked for; `graphopt study status` counts the missing."""
-    known = jobs_of(study)
-    asked = {" ".join(sorted(job)) for job in jobs} | known
-    if asked != known:
-        with suppress(OSError), whole_file(study / LOCKS / JOBS) as file:
-            file.write(json.dumps(sorted(asked)).encode())
-
-
-def jobs_of(study: Path) -> set[str]:
-    """All that were asked for; none where that is not known."""
-    try:
-        found = read_json(study / LOCKS / JOBS, MOST_BYTES)
-    except Unreadable:
-        return set()
-    return {job for job in found if isinstance(job, str)} if isinstance(found, list) else set()
-
-
 def _busy(found: Any) -> bool:
     return found.status is JobStatus.COMPLETED and isinstance(found.return_value, str)
-
-
-def held(lock: str) -> bool:
-    """Whether another run holds it at this moment."""
-    try:
-        with FileLock(lock, timeout=0, thread_local=False):
-            return False
-    except Timeout:
-        return True
 
 
 def spelled_out(job: list[str], algos: Mapping[str, Sequence[str]]) -> list[str]:

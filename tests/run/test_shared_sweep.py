@@ -16,10 +16,9 @@ from graphopt import CONF
 from graphopt.core.errors import UserError
 from graphopt.report.status import main as status
 from graphopt.report.status import states_of
-from graphopt.run import sweep
 from graphopt.run.cell import Cell
 from graphopt.run.records.rows import RowFile, key_of
-from graphopt.run.sweep import held, keep_jobs
+from graphopt.run.sharing import held, keep_jobs
 
 WHAT = ("dataset=synthetic", "task=fusion", "algo=local,scan", "budget.evals=[300]", "seed=0,1,2")
 CELLS = 6
@@ -93,4 +92,3 @@ def test_other_errors_of_a_lock_stay_what_they_are(tmp_path: Path, monkeypatch: 
     monkeypatch.setattr(FileLock, "_acquire", refused)
     with pytest.raises(UserError, match="Read-only"):
         Cell(parts_of.config(tmp_path)).start()
-    assert sweep.LOOK_SECONDS < 5

@@ -4,9 +4,12 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import matplotlib.pyplot as plt
+from matplotlib.ticker import NullFormatter
 
 from graphopt.report.error_aware import TOLERANCES, BackendRow, by_backend, scores
 from graphopt.report.pictures.style import MARKERS, MUTED, PALETTE, STYLE, save_figure
+
+TICKS = (0.1, 0.2, 0.3, 0.5, 0.7, 1, 1.5, 2, 3, 5)
 
 
 def draw_es(rows: Sequence[BackendRow], folder: Path) -> list[Path]:
@@ -22,6 +25,9 @@ def draw_es(rows: Sequence[BackendRow], folder: Path) -> list[Path]:
             axes.fill_between(TOLERANCES, [one.low for one in aware], [one.high for one in aware], color=colour,
                               alpha=0.12, linewidth=0)  # fmt: skip
         axes.set_yscale("log")
+        axes.set_yticks(TICKS)
+        axes.yaxis.set_major_formatter("{x:g}")
+        axes.yaxis.set_minor_formatter(NullFormatter())
         axes.set_xlabel("t: results are within about 10^t of eager execution's; above 0, failures are forgiven")
         axes.set_ylabel("score, geometric mean of speed-ups")
         axes.legend(loc="lower right")
