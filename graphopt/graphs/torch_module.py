@@ -27,8 +27,8 @@ class TorchModule(Dataset):
     gives: ClassVar[frozenset[str]] = frozenset({"fx_program", "terms"})
 
     def __init__(
-        self, *, name: str, module: Annotated[str | None, IMPORTS], backward: bool, graphnet: UserPath = None
-    ) -> None:  # files of older versions have no `graphnet`
+        self, *, name: str, module: Annotated[str | None, IMPORTS], graphnet: UserPath, backward: bool
+    ) -> None:
         if module is not None and graphnet is not None:
             raise ConfigError("dataset.module and dataset.graphnet are two programs; give one of them")
         self.name, self._module, self._graphnet, self._backward = name, module, graphnet, backward

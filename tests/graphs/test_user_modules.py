@@ -291,7 +291,7 @@ def test_factories_that_give_nothing(
     (tmp_path / "user_factories.py").write_text(FACTORIES)
     (tmp_path / "user_broken.py").write_text("missing_name\n")
     monkeypatch.syspath_prepend(tmp_path)
-    data = TorchModule(name="t", module="user_factories:right", backward=True)
+    data = TorchModule(name="t", module="user_factories:right", graphnet=None, backward=True)
     assert data.graphs("train") == [] == data.graphs("val") and data.graphs("test")[0].num_ops == 6
     with pytest.raises(GraphError, match=words):
-        TorchModule(name="t", module=label, backward=False).graphs("test")
+        TorchModule(name="t", module=label, graphnet=None, backward=False).graphs("test")

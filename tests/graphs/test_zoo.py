@@ -200,7 +200,7 @@ def test_what_a_module_imports_counts_but_for_what_is_installed(place: Path) -> 
 
 def test_another_source_is_another_content(place: Path) -> None:
     target = f"{TorchModule.__module__}.TorchModule"
-    node = {"_target_": target, "name": "torch", "module": "mine.models:make", "backward": False}
+    node = {"_target_": target, "name": "torch", "module": "mine.models:make", "graphnet": None, "backward": False}
     config = {"dataset": node, "seed": 0}
     before = content_of(config)
     assert before and before == content_of(config)

@@ -77,6 +77,8 @@ ADDED: dict[str, dict[str, Any]] = {
     "graphopt.learn.rewriters.xrlflow.XRLflowPaper": {"encoded": False},
     "graphopt.problems.tasks.fusion.Fusion": {"numerics": None},
     "graphopt.graphs.zoo_dataset.ZooDataset": {"collection": None},
+    "graphopt.graphs.torch_module.TorchModule": {"graphnet": None},
+    "graphopt.graphs.graphnet.GraphNet": {"left_out": None, "training": None, "testing": None},
     "graphopt.rewrite.models.rewrite_models.RewriteModels": {"apart": "models"},
     "graphopt.contests.sharding.sharding_task.Sharding": {"clock": "wall"},
     "graphopt.contests.tiling.tiling_task.Tiling": {"clock": "wall", "shared_slices": "per_operand"},
