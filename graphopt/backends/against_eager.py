@@ -14,11 +14,12 @@ from pathlib import Path
 from typing import Any
 
 from graphopt.backends.graphnet import EVALS
-from graphopt.core.errors import UserError
+from graphopt.core.errors import UserError, writing
 from graphopt.core.utils.marks import count, seconds
 from graphopt.core.utils.plain_json import dumps
 from graphopt.core.utils.process import AnswerTimeout, Process, ProcessEnd
 from graphopt.core.utils.terminal import Bar, say
+from graphopt.core.utils.whole import whole_file
 from graphopt.graphs.readers.pytorch.graphnet.archive import samples_at
 from graphopt.hardware.measure.environment import ALLOCATOR, environment_here, variables
 from graphopt.hardware.measure.rounds import rounds_in, timings_of_race
@@ -35,14 +36,14 @@ def race_backends(place: str, rows: Path, *, only: Sequence[str], evals: int, nu
     names = [name for name in samples_at(place) if any(fnmatch(name, pattern) for pattern in only)]
     if not names:
         raise UserError(f"no sample of {place} matches {' '.join(only)}")
-    rows.parent.mkdir(parents=True, exist_ok=True)
     with Bar("race", len(names)) as bar:
         for name in names:
             if name not in done:
                 request = {"sample": f"{place}/{name}", "folder": str(rows.parent / "decisions" / name)}
                 found = _rows(name, request, evals, numerics, processes, limit)
-                with rows.open("a") as file:
-                    file.write("".join(dumps(row) + "\n" for row in found))
+                before = rows.read_bytes() if rows.is_file() else b""
+                with writing(rows), whole_file(rows) as file:  # a killed run leaves no half of a line
+                    file.write(before + "".join(dumps(row) + "\n" for row in found).encode())
             bar.step(name)
 
 

@@ -141,8 +141,8 @@ class GraphFiles(FileDataset):
         return found if len(found) == 1 else [f for f in found if _named(f) or json_format(f)]
 
     def suggested_devices(self) -> list[dict[str, dict[str, float]]]:
-        layers = (f for f in self.files() if _reader(f) is read_layer_graph or json_format(f) == "layers")
-        facts = [read_devices(f) for f in layers]
+        facts = [read_devices(f) for f in self.files() if (reader := _reader(f)) is read_layer_graph
+                 or (reader is _read_json and json_format(f) == "layers")]  # fmt: skip
         return [fact for i, fact in enumerate(facts) if fact and fact not in facts[:i]]
 
     def read(self, file: Path) -> Graph:

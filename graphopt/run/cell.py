@@ -146,7 +146,7 @@ class Cell:
                 raise Busy(
                     f"another run is working in {self.path}{self.holder}; wait for it or choose another study=..."
                 ) from None
-            except (OSError, NotImplementedError) as error:
+            except (OSError, NotImplementedError) as error:  # the latter is filelock's word for the same
                 if getattr(error, "errno", None) not in NO_LOCKS:
                     raise
                 raise UserError(f"files in {self.study_path} cannot be locked ({error}), so runs would meet in cells; "

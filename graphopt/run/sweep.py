@@ -11,7 +11,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
-from unittest.mock import patch
 
 from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
 from hydra.core.utils import JobReturn, JobStatus
@@ -118,6 +117,8 @@ class _LooksAgain:
 def _lost_jobs_as_results() -> Iterator[None]:
     """A job of submitit that was killed, or ran out of time or memory, is a failed result with the place of its log;
     the others go on, and are waited for."""
+    from unittest.mock import patch
+
     from submitit.core.core import Job
     from submitit.core.utils import FailedJobError, UncompletedJobError
 

@@ -66,10 +66,21 @@ def test_loops_count_their_trips(changes: Any, trips: int) -> None:
     assert ops(hlo(text))[2] == ("opaque", trips * 34.0)
 
 
-def test_a_loop_without_known_trips_counts_once() -> None:
+@pytest.mark.parametrize(("grown", "flops"), [("multiply(%j, %two)", 34.0), ("add(%two, %two)", 33.0)])
+def test_a_loop_without_known_trips_counts_once(grown: str, flops: float) -> None:
     with pytest.warns(UserWarning, match="nothing says how often loop loop runs"):
-        graph = hlo(HLO.replace("%next = s32[] add(%j, %two)", "%next = s32[] multiply(%j, %two)"))
-    assert ops(graph)[2] == ("opaque", 34.0)
+        graph = hlo(HLO.replace("%next = s32[] add(%j, %two)", f"%next = s32[] {grown}"))
+    assert ops(graph)[2] == ("opaque", flops)
+
+
+def test_shapes_beyond_all_numbers_are_a_sentence() -> None:
+    large = ",".join(["999999999999999"] * 30)
+    dims = ",".join(map(str, range(30)))
+    text = HLO.replace("f32[8,16]", f"f32[{large}]").replace("dims={1}, rhs", f"dims={{{dims}}}, rhs")
+    with pytest.raises(GraphError, match="bytes"):
+        hlo(text)
+    nothing = "ENTRY %e (x: f32[2]) -> () {\n  %x = f32[2] parameter(0)\n  ROOT %d = () dot(%x, %x)\n}"
+    assert ops(hlo(nothing)) == [("matmul", 0.0)]
 
 
 def test_convolutions_constants_and_branches() -> None:

@@ -59,10 +59,22 @@ def unpack_gzip(packed: bytes, max_bytes: int, source: str) -> bytes:
         raise Unreadable(f"{source} is damaged ({_short(error)})") from None
 
 
+def read_text(path: Path | str, max_bytes: int) -> str:
+    """A file's text, packed if its name ends in .gz."""
+    content = _unpacked(path, max_bytes)
+    try:
+        return content.decode()
+    except UnicodeDecodeError:
+        raise Unreadable(f"{path} is no text") from None
+
+
+def _unpacked(path: Path | str, max_bytes: int) -> bytes:
+    return (read_gzip if str(path).endswith(".gz") else read_bytes)(path, max_bytes)
+
+
 def read_json(path: Path | str, max_bytes: int, pairs: Callable[[list[tuple[str, Any]]], Any] | None = None) -> Any:
     """The value in a JSON file, packed if its name ends in .gz. pairs: makes objects, as `object_pairs_hook`."""
-    reader = read_gzip if str(path).endswith(".gz") else read_bytes
-    return parse_json(reader(path, max_bytes), str(path), max_bytes, pairs)
+    return parse_json(_unpacked(path, max_bytes), str(path), max_bytes, pairs)
 
 
 def parse_json(

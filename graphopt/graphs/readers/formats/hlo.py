@@ -166,9 +166,9 @@ class _Walk:
             return self._immediate(one.shape)
         if follows or kind in ("pad", *REDUCE.values(), "pool_max", "pool_avg"):  # others read constants from memory
             leaves = [leaf for leaf in leaves if leaf.tensor is not None] or leaves
-        if one.opcode in ("dot", "convolution"):
-            flops = 2.0 * prod(next(_leaves(self._immediate(one.shape))).shape[1]) * one.summed
         result = self.fresh(one.shape)
+        if one.opcode in ("dot", "convolution"):
+            flops = 2.0 * sum(prod(leaf.shape[1]) for leaf in _leaves(result)) * one.summed
         outputs = [self.read(leaf) for leaf in _leaves(result)]
         inputs = [self.read(leaf) for leaf in leaves]
         counted = self._builder.default_flops(kind, inputs, outputs) if flops is None and outputs else flops or 0.0
@@ -206,7 +206,7 @@ class _Walk:
         return self._op(one, [leaf for value in operands for leaf in _leaves(value)], prefix, flops)
 
     def _trips(self, one: Instruction, operands: "Sequence[Value]") -> int | None:
-        """Of a condition `i < constant` whose i starts at a constant and grows by one, as loops of JAX are."""
+        """Of a condition `i < constant` whose i starts at a constant and grows by another one, as loops of JAX do."""
         (condition, until), (body, last) = (self._by_name(name) for name in (*one.calls, "", "")[:2])
         if until is None or until.opcode != "compare" or until.direction not in ("LT", "LE") or last is None:
             return None
@@ -219,8 +219,10 @@ class _Walk:
         start, grown = state[counter.index], body.get(last.operands[counter.index])
         if grown is None or grown.opcode != "add" or not isinstance(start, Data):
             return None
-        (step,) = [body[name].value for name in grown.operands if name in body and body[name].value is not None] or [0]
-        if start.value is None or limit.value is None or not step or step < 1:
+        added = [body[name] for name in grown.operands if name in body]
+        steps = [each.value for each in added if each.value is not None]
+        same = any(each.opcode == "get-tuple-element" and each.index == counter.index for each in added)
+        if start.value is None or limit.value is None or not same or len(steps) != 1 or (step := steps[0]) < 1:
             return None
         return max(0, -((start.value - limit.value - (until.direction == "LE")) // step))
 

@@ -117,10 +117,10 @@ def _summed(opcode: str, one: Fields, shapes: "Sequence[Shape]") -> float:
     kernel's dimension of results is 4."""
     sizes = [shape[1] for shape in shapes if isinstance(shape, tuple)]
     if opcode == "dot" and 30 in one and len(sizes) == 2:
-        return float(prod(sizes[0][i] for i in _numbers(_fields(one[30][0]), 1)))
+        return prod(map(float, (sizes[0][i] for i in _numbers(_fields(one[30][0]), 1))))
     if opcode == "convolution" and 16 in one and len(sizes) == 2:
         results = _number(_fields(one[16][0]), 4)
-        return float(prod(size for i, size in enumerate(sizes[1]) if i != results))
+        return prod(map(float, (size for i, size in enumerate(sizes[1]) if i != results)))
     return 1.0
 
 

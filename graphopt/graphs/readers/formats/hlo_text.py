@@ -10,7 +10,7 @@ from pathlib import Path
 
 from graphopt.core.errors import Unreadable
 from graphopt.core.graph import Graph, GraphError
-from graphopt.core.utils.limits import MIB, read_bytes, read_gzip
+from graphopt.core.utils.limits import MIB, read_text
 from graphopt.graphs.readers.formats.hlo import Instruction, Module, Shape, graph_of
 
 MOST_BYTES = 512 * MIB
@@ -32,8 +32,8 @@ def read_hlo(path: str | Path) -> Graph:
     """Raises GraphError, in one sentence with the line, on what is no HLO."""
     path = Path(path)
     try:
-        text = (read_gzip if path.suffix == ".gz" else read_bytes)(path, MOST_BYTES).decode()
-    except (Unreadable, UnicodeDecodeError) as error:
+        text = read_text(path, MOST_BYTES)
+    except Unreadable as error:
         raise GraphError(f"{path} is no HLO text ({error})") from None
     return graph_of(parse_hlo(text, str(path), path.name.removesuffix(".gz").removesuffix(".hlo")))
 
@@ -143,7 +143,7 @@ def _summed(opcode: str, bare: str, shapes: "Sequence[Shape]") -> float:
     if first is None or second is None:
         return 1.0
     if opcode == "dot" and (found := re.search(r"\blhs_contracting_dims=\{([\d,]*)\}", bare)):
-        return float(prod(first[1][int(i)] for i in found[1].split(",") if i and int(i) < len(first[1])))
+        return prod(map(float, (first[1][int(i)] for i in found[1].split(",") if i and int(i) < len(first[1]))))
     if opcode == "convolution" and (labels := re.search(r"\bdim_labels=\w+_(\w+)->", bare)):
-        return float(prod(dim for label, dim in zip(labels[1], second[1]) if label != "o"))
+        return prod(map(float, (dim for label, dim in zip(labels[1], second[1]) if label != "o")))
     return 1.0

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from graphopt.core.errors import Unreadable
 from graphopt.core.graph import Graph, GraphError
-from graphopt.core.utils.limits import MIB, read_bytes, read_gzip
+from graphopt.core.utils.limits import MIB, read_text
 from graphopt.graphs.readers.formats.hlo import DTYPES, Instruction, Module, Shape, graph_of
 
 MOST_BYTES = 512 * MIB
@@ -61,8 +61,8 @@ def read_stable_hlo(path: str | Path) -> Graph:
     """Raises GraphError, in one sentence with the line, on what is no such text."""
     path = Path(path)
     try:
-        text = (read_gzip if path.suffix == ".gz" else read_bytes)(path, MOST_BYTES).decode()
-    except (Unreadable, UnicodeDecodeError) as error:
+        text = read_text(path, MOST_BYTES)
+    except Unreadable as error:
         raise GraphError(f"{path} is no MLIR text ({error})") from None
     return graph_of(parse_stable_hlo(text, str(path), path.name.removesuffix(".gz").removesuffix(".mlir")))
 
@@ -279,9 +279,9 @@ class _MlirReader:
         if opcode == "dot" and len(sizes) == 2 and sizes[0]:
             found = _CONTRACTED.search(text)
             dims = [int(i) for i in found[1].split(",") if i.strip()] if found else [len(sizes[0]) - 1]
-            return float(prod(sizes[0][i] for i in dims if i < len(sizes[0])))
+            return prod(map(float, (sizes[0][i] for i in dims if i < len(sizes[0]))))
         if opcode == "convolution" and len(sizes) == 2 and (labels := _LABELS.search(text)) is not None:
-            return float(prod(n for label, n in zip(labels[1].split(","), sizes[1]) if label.strip() != "o"))
+            return prod(map(float, (n for label, n in zip(labels[1].split(","), sizes[1]) if label.strip() != "o")))
         return 1.0
 
     def _shapes(self, text: str) -> "list[Shape]":
