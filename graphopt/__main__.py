@@ -21,10 +21,12 @@ SUBCOMMANDS = {  # one word, or two: where its `main` is, and what it does
     "measure race": ("graphopt.hardware.measure.race", "run two ONNX models by turns"),
     "measure backends": ("graphopt.backends.against_eager", "compilers against eager execution on GraphNet's programs"),
     "study status": ("graphopt.report.status", "how far a sweep is: cells done, running, failed, not begun"),
+    "study cancel": ("graphopt.report.cancel", "end a sweep: who starts its jobs, its jobs of Slurm, its processes"),
+    "study retry": ("graphopt.report.retry", "do what is missing of a sweep, and failed trials again"),
     "study pack": ("graphopt.report.pack", "pack a finished study into a few small files"),
     "study ship": ("graphopt.run.ship", "put a trained policy beside those of the package"),
 }
-SWEEPER = "hydra_plugins.graphopt.ResumingSweeper"  # where Hydra wants plugins to be
+PLUGINS = "hydra_plugins.graphopt."  # where Hydra wants plugins to be
 
 
 def main() -> None:
@@ -57,16 +59,18 @@ def run() -> None:
     if os.getcwd() not in sys.path:
         sys.path.insert(0, os.getcwd())
     plugins = Plugins.instance()  # which loads its own plugins anew, so that theirs must not be imported before
+    from graphopt.run.optuna_sweeper import OptunaSweeper
     from graphopt.run.sweep import ResumingSweeper
 
-    plugins.class_name_to_class[SWEEPER] = ResumingSweeper
+    for sweeper in (ResumingSweeper, OptunaSweeper):
+        plugins.class_name_to_class[PLUGINS + sweeper.__name__] = sweeper
     sys.argv[1:] = for_each_job(sys.argv[1:])
     with sentences(), config_dir(sys.argv[1:]), readable_help(sys.argv[1:]):
         hydra.main(version_base="1.3", config_path=str(CONF), config_name="config")(run_cell)()
 
 
-def run_cell(config: Any) -> str | None:
-    """What Hydra calls with every composed configuration. Returns the lock that another run holds on the cell."""
+def run_cell(config: Any) -> Any:
+    """What Hydra calls with every composed configuration. Returns the `Outcome` of its cell."""
     from hydra.core.hydra_config import HydraConfig
 
     from graphopt.core.errors import RowsFailed
@@ -75,21 +79,36 @@ def run_cell(config: Any) -> str | None:
     from graphopt.run.config.suggested_machine import with_suggested_machine
     from graphopt.run.evaluate import run_through
     from graphopt.run.training.adopt import adopt
+    from graphopt.run.training.settings import rank_of_slurm
 
     config = with_suggested_machine(adopt(config))
+    if rank_of_slurm(config.trainer.devices, config.trainer.num_nodes):
+        return follow(config)
     if not in_sweep() and HydraConfig.get().runtime.choices.get("experiment") is None:
         config = with_peers(config)
     with open_cell(config) as cell:
-        if cell.skipped:
-            return cell.busy
-        try:
-            run_through(cell)
-        except RowsFailed:
-            if cell.rows.done:
-                _show(cell)  # what the other rows say
-            raise
-        _show(cell)
-    return None
+        if not cell.skipped:
+            try:
+                run_through(cell)
+            except RowsFailed:
+                if cell.rows.done:
+                    _show(cell)  # what the other rows say
+                raise
+            _show(cell)
+    return cell.outcome
+
+
+def follow(config: Any) -> None:
+    """What a process of Slurm does that trains with the first one: only that holds the cell and makes rows."""
+    from omegaconf import OmegaConf
+
+    from graphopt.run.cell import Cell
+    from graphopt.run.config.build import build
+    from graphopt.run.training.train import prepare
+
+    cell = Cell(OmegaConf.to_container(config, resolve=True))  # type: ignore[arg-type]
+    if not (cell.settings.resume and cell.finished) and (parts := build(cell.config)).learns:
+        prepare(parts, cell)
 
 
 def _show(cell: Any) -> None:

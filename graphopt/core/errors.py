@@ -47,6 +47,10 @@ class Busy(UserError):
     """Another run works on the cell. A sweep goes on and looks again when it has done the others."""
 
 
+class Pruned(UserError):
+    """A search over settings ended the training of this trial early, since others are better at that step."""
+
+
 class NothingFits(UserError):
     """Every plan that was found is over a device's capacity; the rows say by how much. In a sweep other cells go on."""
 

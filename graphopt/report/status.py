@@ -12,11 +12,10 @@ from typing import Literal
 from graphopt.core.errors import UserError
 from graphopt.core.utils.terminal import printable, say
 from graphopt.report.tables.table import Table, print_tables
-from graphopt.run.cell import LOCKS, NOTE
 from graphopt.run.records.rows import FINISHED, ROWS, RowFile
-from graphopt.run.sharing import held, jobs_of
+from graphopt.run.sharing import LOCKS, NOTE, held, jobs_of, note_of
 
-State = Literal["done", "running", "failed", "stopped"]
+State = Literal["done", "running", "pruned", "failed", "stopped"]
 BAR = 50  # characters
 MOST = 20  # lines of cells that are not done
 
@@ -40,17 +39,18 @@ def states_of(study: Path) -> list[CellState]:
 
 def _state(cell: Path, lock: Path) -> CellState:
     if held(str(lock)):
-        note, who = Path(f"{lock}{NOTE}"), "somebody"
-        with suppress(OSError, UnicodeDecodeError):
-            who = f"{note.read_text()[:100]}, for {(time.time() - note.stat().st_mtime) / 60:.1f} min"
+        who = note_of(lock) or "somebody"
+        with suppress(OSError):
+            who += f", for {(time.time() - Path(f'{lock}{NOTE}').stat().st_mtime) / 60:.1f} min"
         return CellState(cell.name, "running", who)
     if (cell / FINISHED).is_file():
         return CellState(cell.name, "done", "")
     rows = RowFile(cell / ROWS).rows if (cell / ROWS).is_file() else []
-    failed = next(
-        (str(row.get("reason")) for row in reversed(rows) if row.get("status") in ("failed", "illegal")), None
-    )
-    return CellState(cell.name, "stopped" if failed is None else "failed", failed or "nobody works on it any more")
+    for row in reversed(rows):
+        if row.get("status") in ("failed", "illegal", "pruned"):
+            state: State = "pruned" if row["status"] == "pruned" else "failed"
+            return CellState(cell.name, state, str(row.get("reason")))
+    return CellState(cell.name, "stopped", "nobody works on it any more")
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -60,7 +60,8 @@ def main(arguments: Sequence[str]) -> int:
     found = states_of(study)
     counts: Counter[str] = Counter(one.state for one in found)
     total = max(len(jobs_of(study)), len(found))
-    begun = "".join(f", {counts[state]} {state}" for state in ("running", "failed", "stopped") if counts[state])
+    states = ("running", "pruned", "failed", "stopped")
+    begun = "".join(f", {counts[state]} {state}" for state in states if counts[state])
     rest = f", {total - len(found)} not begun" if total > len(found) else ""
     full = BAR * counts["done"] // max(1, total)
     say(f"{study}: {counts['done']} of {total} cells done{begun}{rest}")
@@ -69,6 +70,6 @@ def main(arguments: Sequence[str]) -> int:
     if open_:
         note = f"... and {len(open_) - MOST} more" if len(open_) > MOST else ""
         print_tables([Table("cells that are not done", ["state", "cell", ""], open_[:MOST], left=3, note=note)])
-    if total > counts["done"] and not counts["running"]:
-        say("The command of the sweep, given again, does what is missing.")
+    if total > counts["done"] + counts["pruned"] and not counts["running"]:
+        say(f"The command of the sweep, given again, does what is missing; so does: graphopt study retry {study}")
     return 0

@@ -16,6 +16,8 @@ class StudyTable(Callback):
     def on_multirun_end(self, config: Any, **kwargs: Any) -> None:
         from graphopt.report.command import print_table, print_verdict
 
+        if config.hydra.sweeper._target_.endswith("OptunaSweeper"):
+            return  # whose cells differ in settings: its own table says which are best
         place = Path(config.output_dir) / config.study
         if any(place.glob("*/rows.jsonl")):
             (print_verdict if self.brief else print_table)(place)

@@ -7,7 +7,6 @@ import json
 import os
 import re
 import shutil
-import socket
 import sys
 import traceback
 from collections.abc import Iterator, Mapping
@@ -23,6 +22,7 @@ from graphopt.core.errors import (
     Busy,
     Incompatible,
     NothingFits,
+    Pruned,
     RowsFailed,
     Unsolved,
     UsageError,
@@ -39,11 +39,11 @@ from graphopt.graphs.dataset import Dataset
 from graphopt.hardware.measure.price_table import check_place
 from graphopt.run.composed import keep_composed, sources_of
 from graphopt.run.config.construct import arguments_of, call, construct, convert, target_of
-from graphopt.run.loggers import RunLog
+from graphopt.run.loggers import RunLog, scalars
 from graphopt.run.records.rows import Row, RowFile, digest_of, mark_finished, was_finished
+from graphopt.run.sharing import LOCKS, Outcome, note_of, write_note
 
 GROUPS = ("dataset", "task", "machine", "cost", "judge", "encoder", "algo", "trainer", "logger")
-NOTE, LOCKS = ".by", ".locks"  # ending of the file that says who holds a lock; the folder of both
 NO_LOCKS = (errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS, None)  # of a file system without locks
 # What may change without making it another experiment: rows say for themselves what of these they were made with.
 FREE = ("study", "output_dir", "resume", "budget", "compare", "split", "logger")
@@ -81,6 +81,7 @@ class Cell:
         self.path = Path(self.settings.output_dir) / self.settings.study / folder_name(config, self.hash)
         self.skipped = False  # finished by an earlier call, or another run works on it
         self.busy: str | None = None  # the file of the lock that another run holds: a sweep will look at it again
+        self.pruned = False
         self.log = RunLog(name="none")
         # The lock lies outside the folder that `resume=false` deletes. It tries again for a moment: somebody may delete
         # the file (a whole study, say) between opening and locking.
@@ -105,9 +106,8 @@ class Cell:
     @property
     def holder(self) -> str:
         """In brackets."""
-        with contextlib.suppress(OSError, UnicodeDecodeError):
-            return f" ({Path(f'{self.lock.lock_file}{NOTE}').read_text()[:100]})"
-        return ""
+        note = note_of(self.lock.lock_file)
+        return note and f" ({note})"
 
     @property
     def finished_line(self) -> str:
@@ -151,8 +151,7 @@ class Cell:
                     raise
                 raise UserError(f"files in {self.study_path} cannot be locked ({error}), so runs would meet in cells; "
                                 "choose output_dir=... on a file system with locks") from None  # fmt: skip
-            with contextlib.suppress(OSError):
-                Path(f"{self.lock.lock_file}{NOTE}").write_text(f"process {os.getpid()} on {socket.gethostname()}")
+            write_note(Path(self.lock.lock_file))
         with writing(self.path):
             if not self.settings.resume and self.path.exists():
                 shutil.rmtree(self.path)
@@ -194,6 +193,12 @@ class Cell:
         }  # fmt: skip
 
     @property
+    def outcome(self) -> Outcome:
+        over = self.pruned or self.busy is not None
+        found = {} if over else scalars(self.rows.rows, str(self.config["algo"]["name"]), self.settings.split)
+        return Outcome(str(self.path), self.busy, self.pruned, found)
+
+    @property
     def working(self) -> bool:
         """No other run writes into the folder."""
         return self.lock.is_locked
@@ -209,7 +214,7 @@ class Cell:
 @contextlib.contextmanager
 def open_cell(config: Any) -> Iterator[Cell]:
     """The cell of a composed configuration. Errors inside become a row and one sentence; then a single run ends with
-    the error's exit code. In a sweep an illegal cell lets it go on, and a failed one surfaces when it is over."""
+    the error's exit code. In a sweep an illegal or pruned cell lets it go on; a failed one surfaces when it is over."""
     sweep = in_sweep()
     try:
         from omegaconf import OmegaConf
@@ -237,9 +242,10 @@ def open_cell(config: Any) -> Iterator[Cell]:
 
             hydra = HydraConfig.get()
             keep_composed(list(hydra.overrides.task), sources_of(hydra), cell.config)
-    except (Incompatible, NothingFits) as error:
-        if isinstance(error, Incompatible):
-            cell.note("illegal", str(error))
+    except (Incompatible, NothingFits, Pruned) as error:
+        cell.pruned = isinstance(error, Pruned)
+        if not isinstance(error, NothingFits):
+            cell.note("pruned" if cell.pruned else "illegal", str(error))
         say(str(error), sys.stderr)
         if not sweep:
             raise SystemExit(1) from None

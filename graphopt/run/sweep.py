@@ -6,6 +6,7 @@ An experiment may have algorithms of its own: `hydra.sweeper.algos` says of each
 """
 
 import re
+import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
@@ -41,6 +42,19 @@ class ResumingSweeper(BasicSweeper):
         _with_our_defaults(config.hydra)
         super().setup(hydra_context=hydra_context, task_function=task_function, config=config)
         self.launcher = _LooksAgain(self.launcher)  # type: ignore[assignment]  # which launches, and no more
+
+    def sweep(self, arguments: list[str]) -> Any:
+        from graphopt.run.sharing import driving, keep_command
+
+        assert self.config is not None
+        study = Path(self.config.hydra.sweep.dir)
+        keep_command(study, sys.argv[1:])
+        with driving(study) as self.driver:
+            return self.run_jobs(arguments)
+
+    def run_jobs(self, arguments: list[str]) -> Any:
+        """The results of all jobs, in lists."""
+        return super().sweep(arguments)
 
     def split_arguments(self, overrides: Any, max_batch_size: int | None) -> list[list[list[str]]]:  # type: ignore[override]
         assert self.config is not None
@@ -92,7 +106,7 @@ class _LooksAgain:
         from graphopt.run.sharing import held
 
         results, said = self._launched(jobs, initial_job_idx), 0
-        while busy := {i: found.return_value for i, found in enumerate(results) if _busy(found)}:
+        while busy := {i: found.return_value.busy for i, found in enumerate(results) if _busy(found)}:
             free = [i for i, lock in busy.items() if not held(lock)]
             if free:
                 again = self._launched([jobs[i] for i in free], initial_job_idx)
@@ -105,7 +119,8 @@ class _LooksAgain:
         return results
 
     def _launched(self, jobs: Sequence[Sequence[str]], initial_job_idx: int) -> list[Any]:
-        with _lost_jobs_as_results() if "submitit" in type(self._launcher).__module__ else nullcontext():
+        kind = type(self._launcher).__module__
+        with _lost_jobs() if "submitit" in kind else _lost_tasks() if "ray" in kind else nullcontext():
             results = list(self._launcher.launch(jobs, initial_job_idx=initial_job_idx))
         for job, found in zip(jobs, results):
             if found.status is JobStatus.FAILED and found.overrides is None:
@@ -114,7 +129,7 @@ class _LooksAgain:
 
 
 @contextmanager
-def _lost_jobs_as_results() -> Iterator[None]:
+def _lost_jobs() -> Iterator[None]:
     """A job of submitit that was killed, or ran out of time or memory, is a failed result with the place of its log;
     the others go on, and are waited for."""
     from unittest.mock import patch
@@ -136,8 +151,32 @@ def _lost_jobs_as_results() -> Iterator[None]:
         yield
 
 
+@contextmanager
+def _lost_tasks() -> Iterator[None]:
+    """The same of Ray, which first tries a task three times more where its worker or machine is gone."""
+    from unittest.mock import patch
+
+    import ray
+    from ray.exceptions import RayError, RayTaskError
+
+    get = ray.get
+
+    def found(asked: Any, **options: Any) -> Any:
+        try:
+            return get(asked, **options)
+        except RayTaskError:
+            raise
+        except RayError as error:
+            why = " ".join(str(error).split("\n")[0].split())
+            lost = UserError(f"a task of Ray ended without a result ({why}); logs are in /tmp/ray/session_latest/logs")
+            return JobReturn(status=JobStatus.FAILED, _return_value=lost)
+
+    with patch.object(ray, "get", found):
+        yield
+
+
 def _busy(found: Any) -> bool:
-    return found.status is JobStatus.COMPLETED and isinstance(found.return_value, str)
+    return found.status is JobStatus.COMPLETED and found.return_value.busy is not None
 
 
 def spelled_out(job: list[str], algos: Mapping[str, Sequence[str]]) -> list[str]:

@@ -2,67 +2,85 @@
 
 import subprocess
 import sys
-import time
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 import slurm
+from sweeps import LEARNER, LONG, SHORT, begun, curves, done, rows_of, sweep, until
 
 from graphopt import CONF
 from graphopt.report.status import states_of
-from graphopt.run.records.rows import RowFile
 
 pytestmark = [pytest.mark.clusters, pytest.mark.timeout(600)]
-TIMES = ("seconds", "trace", "approach", "commit")  # of a row: what differs from run to run
-
-
-@pytest.fixture(scope="module")
-def variables(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
-    if why := slurm.missing():
-        pytest.skip(why)
-    pytest.importorskip("hydra_plugins.hydra_submitit_launcher", reason="pip install 'graphopt[slurm]'")
-    root = tmp_path_factory.mktemp("slurm")
-    with slurm.cluster(root) as found:
-        yield {**found, "PYTHONPATH": str(CONF.parent)}
-
-
-def sweep(folder: Path, *words: str) -> list[str]:
-    return [sys.executable, str(CONF.parent / "run.py"), "-m", "dataset=synthetic", "task=fusion", "study=s",
-            f"output_dir={folder}", *words]  # fmt: skip
-
-
 ON_SLURM = ("hydra/launcher=submitit_slurm", "hydra.launcher.partition=main")
 
 
-def rows_of(folder: Path) -> dict[Any, dict[str, Any]]:
-    found = [row for file in sorted(folder.glob("s/*/rows.jsonl")) for row in RowFile(file).rows]
-    rows = {(row["cell"], row["graph"], row["algo"], row["evals_cap"]): row for row in found}
-    assert len(rows) == len(found)  # none is doubled
-    return {key: {name: value for name, value in row.items() if name not in TIMES} for key, row in rows.items()}
+def running(variables: dict[str, str]) -> list[str]:
+    """Numbers of the jobs that run."""
+    return subprocess.check_output(["squeue", "-h", "-r", "-t", "R", "-o", "%i"], env=variables, text=True).split()
 
 
-def test_rows_are_those_of_this_process(variables: dict[str, str], tmp_path: Path) -> None:
-    words = ("algo=local,scan", "budget.evals=[300]", "seed=0,1")
-    for name, more in (("here", ()), ("there", ON_SLURM)):
-        (tmp_path / name).mkdir()
-        done = subprocess.run(sweep(tmp_path / name, *words, *more), env=variables, capture_output=True, text=True)
-        assert done.returncode == 0 and "s: fusion on gpu2" in done.stdout, done.stderr
-    assert rows_of(tmp_path / "here") == rows_of(tmp_path / "there") != {}
+def test_sweeps_on_slurm(tmp_path_factory: pytest.TempPathFactory, tmp_path: Path, subtests: pytest.Subtests) -> None:
+    if why := slurm.missing():
+        pytest.skip(why)
+    pytest.importorskip("hydra_plugins.hydra_submitit_launcher", reason="pip install 'graphopt[slurm]'")
+    study = [sys.executable, "-m", "graphopt", "study"]
+    with slurm.cluster(tmp_path_factory.mktemp("slurm")) as found:
+        variables = {**found, "PYTHONPATH": str(CONF.parent)}
 
+        with subtests.test("rows are those of this process"):
+            for name, more in (("here", ()), ("there", ON_SLURM)):
+                said = done(sweep(tmp_path / name, *SHORT, *more), variables)
+                assert said.returncode == 0 and "s: fusion on gpu2" in said.stdout, said.stderr
+            assert rows_of(tmp_path / "here") == rows_of(tmp_path / "there") != {}
 
-def test_a_killed_job_is_named_and_the_same_command_finishes(variables: dict[str, str], tmp_path: Path) -> None:
-    command = sweep(tmp_path, "algo=annealing", "budget.evals=[20000]", "seed=0,1,2", *ON_SLURM)
-    driver = subprocess.Popen(command, env=variables, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
-    end = time.monotonic() + 120
-    while time.monotonic() < end and not [*tmp_path.glob("s/*/rows.jsonl")]:
-        time.sleep(0.1)
-    running = subprocess.check_output(["squeue", "-h", "-r", "-t", "R", "-o", "%i"], env=variables, text=True).split()
-    subprocess.run(["scancel", "--signal=KILL", "--full", running[0]], env=variables, check=True)
-    said, _ = driver.communicate(timeout=300)
-    assert driver.returncode != 0 and ".submitit" in said  # where its log is
-    assert [one.state for one in states_of(tmp_path / "s")].count("done") == 2
-    again = subprocess.run(command, env=variables, capture_output=True, text=True)
-    assert again.returncode == 0 and [one.state for one in states_of(tmp_path / "s")] == ["done"] * 3
-    assert len(rows_of(tmp_path)) == 3 * 60
+        with subtests.test("killed and cancelled jobs are named; retry does them on this machine"):
+            here = done(sweep(tmp_path / "long", *LONG), variables)
+            assert here.returncode == 0, here.stderr
+            lost = tmp_path / "lost"
+            driver = begun(sweep(lost, *LONG, *ON_SLURM), variables)
+            until(lambda: len([*lost.glob("s/*/rows.jsonl")]) > 1)
+            killed, cancelled = running(variables)[:2]
+            subprocess.run(["scancel", "--signal=KILL", "--full", killed], env=variables, check=True)
+            subprocess.run(["scancel", cancelled], env=variables, check=True)
+            said, _ = driver.communicate(timeout=300)
+            assert driver.returncode != 0 and ".submitit" in said  # where its log is
+            assert [one.state for one in states_of(lost / "s")].count("done") == 1
+            again = done(sweep(lost, *LONG), variables)  # another launcher, in the middle
+            assert again.returncode == 0 and rows_of(lost) == rows_of(tmp_path / "long"), again.stderr
+
+        with subtests.test("a job that a more urgent one displaces goes on"):
+            displaced = tmp_path / "displaced"
+            driver = begun(sweep(displaced, *LONG, *ON_SLURM), variables)
+            until(lambda: [*displaced.glob("s/*/rows.jsonl")])
+            urgent = ["sbatch", "-p", "urgent", "-N2", "-o", "/dev/null", "--wrap", "sleep 1"]
+            subprocess.run(urgent, env=variables, check=True)
+            said, _ = driver.communicate(timeout=300)
+            assert driver.returncode == 0 and rows_of(displaced) == rows_of(tmp_path / "long"), said
+
+        with subtests.test("a job that reaches its time limit goes on"):
+            limits = ("hydra.launcher.timeout_min=1", "hydra.launcher.signal_delay_s=50")  # Slurm counts in minutes
+            one = [*LONG[:-1], "seed=0", "budget.evals=[6000]"]
+            said = done(sweep(tmp_path / "limited", *one, *ON_SLURM, *limits), variables)
+            assert said.returncode == 0 and len(rows_of(tmp_path / "limited")) == 60, said.stderr
+            logs = "".join(file.read_text() for file in (tmp_path / "limited/s/.submitit").glob("*/*_log.err"))
+            assert "this job is timed-out" in logs
+
+        with subtests.test("two nodes train as two processes of one machine do"):
+            here, there = tmp_path / "two", tmp_path / "nodes"
+            nodes = ("hydra.launcher.nodes=2", "trainer.num_nodes=2")
+            assert done(sweep(here, *LEARNER, "trainer.devices=2"), variables).returncode == 0
+            said = done(sweep(there, *LEARNER, *ON_SLURM, *nodes), {**variables, "MASTER_ADDR": "127.0.0.1"})
+            assert said.returncode == 0 and len(rows_of(there)) == 60, said.stderr
+            assert curves(here) == curves(there) != set()
+
+        with subtests.test("cancel ends the driver and its jobs; retry does the rest"):
+            stopped = tmp_path / "stopped"
+            driver = begun(sweep(stopped, *LONG, *ON_SLURM), variables)
+            until(lambda: [*stopped.glob("s/*/rows.jsonl")])
+            said = done([*study, "cancel", str(stopped / "s")], variables)
+            assert said.returncode == 0 and driver.wait(30) == 143, said.stdout + said.stderr
+            until(lambda: not running(variables), 30)
+            assert rows_of(stopped) != rows_of(tmp_path / "long")
+            said = done([*study, "retry", str(stopped / "s")], variables)
+            assert said.returncode == 0 and rows_of(stopped) == rows_of(tmp_path / "long"), said.stderr

@@ -9,10 +9,11 @@ from typing import Any, Protocol
 
 from graphopt.core.errors import ConfigError, UserError
 from graphopt.core.utils.process import TRIES, AnswerTimeout, Process, ProcessEnd
-from graphopt.hardware.measure.environment import variables
+from graphopt.hardware.measure.environment import environment_here, variables
 from graphopt.hardware.measure.target import Device
 
 WORKER = "graphopt.hardware.measure.timing_worker"
+READY_SECONDS = 60.0  # for an actor of Ray to find a processor and to start
 MOST_GIVEN_UP = 5  # requests in a row that ended the process: then it is not the targets
 
 
@@ -92,8 +93,8 @@ class RayPool:
     """Measuring processes in a Ray cluster, each on a processor of its own. workers: actors, each a `LocalPool`.
     address: of a running cluster; None begins one here that ends with this process.
 
-    Files that targets name must be there on every machine (a shared folder). Machines must be alike: the environment
-    of a price is that of the machine that asks."""
+    Files that targets name must be there on every machine (a shared folder). Machines must be alike: prices are of
+    the environment of the machine that asks. Raises UserError where they are not, or processors are missing."""
 
     def __init__(self, device: Device, threads: int, workers: int, address: str | None) -> None:
         if find_spec("ray") is None:
@@ -103,7 +104,13 @@ class RayPool:
             ray.init(address=address, log_to_driver=False, include_dashboard=False)
         self.width, self.counts = workers, Counter[str]()
         self._ray, self._device, self._threads = ray, device, threads
+        there = int(ray.cluster_resources().get("CPU", 0))
+        if there < workers * threads:
+            raise UserError(f"measuring.pool=ray: {workers} workers x {threads} threads, and the cluster has {there} "
+                            "processors; give fewer measuring.workers")  # fmt: skip
         self._actors = [self._actor(place) for place in range(workers)]
+        for actor in self._actors:
+            self._check(actor)
 
     def ask(self, requests: Sequence[dict[str, Any]], seconds: Sequence[float]) -> list[Answer]:
         """In turns of as many as there are actors; a machine that goes away loses the requests that it had."""
@@ -111,7 +118,8 @@ class RayPool:
         for start in range(0, len(requests), self.width):
             turn = list(zip(requests, seconds, strict=True))[start : start + self.width]
             asked = [self._actors[place].counted.remote(*one) for place, one in enumerate(turn)]
-            found += [self._answer(place, answer) for place, answer in enumerate(asked)]
+            most = [TRIES * limit * (len(request["targets"]) + 2) + READY_SECONDS for request, limit in turn]
+            found += [self._answer(place, *answer) for place, answer in enumerate(zip(asked, most))]
         return found
 
     def end(self) -> None:
@@ -122,12 +130,26 @@ class RayPool:
         remote: Any = self._ray.remote(CountedPool)
         return remote.options(num_cpus=self._threads).remote(self._device, self._threads, place, WORKER)
 
-    def _answer(self, place: int, asked: Any) -> Answer:
+    def _check(self, actor: Any) -> None:
+        errors = self._ray.exceptions
         try:
-            answer, counts = self._ray.get(asked)
-        except self._ray.exceptions.RayActorError as error:
+            there = self._ray.get(actor.environment.remote(self._device, self._threads), timeout=READY_SECONDS)
+        except (errors.GetTimeoutError, errors.RayActorError) as error:
+            raise UserError(f"measuring.pool=ray: no worker starts in {READY_SECONDS:g} s ({type(error).__name__}); "
+                            "give fewer measuring.workers, or wait until processors are free") from None  # fmt: skip
+        if there != (here := environment_here(self._device, self._threads)):
+            raise UserError(f"measuring.pool=ray: a worker is on {there}, and this machine is {here}; prices of "
+                            "different machines are not compared, so ask from a machine of that kind")  # fmt: skip
+
+    def _answer(self, place: int, asked: Any, most: float) -> Answer:
+        errors = self._ray.exceptions
+        try:
+            answer, counts = self._ray.get(asked, timeout=most)
+        except (errors.GetTimeoutError, errors.RayActorError) as error:
             self.counts["crashes"] += 1
+            self._ray.kill(self._actors[place])
             self._actors[place] = self._actor(place)
+            self._check(self._actors[place])
             return FailedRequest(None, f": the machine that ran it is gone ({type(error).__name__})")
         self.counts.update(counts)
         found: Answer = answer
@@ -136,6 +158,9 @@ class RayPool:
 
 class CountedPool(LocalPool):
     """What an actor is: answers together with what happened on the way."""
+
+    def environment(self, device: Device, threads: int) -> str:
+        return environment_here(device, threads)
 
     def counted(self, request: dict[str, Any], seconds: float) -> tuple[Answer, dict[str, int]]:
         self.counts.clear()

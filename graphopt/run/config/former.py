@@ -71,6 +71,7 @@ FORMER: dict[str, dict[str, str]] = {
 
 # Settings that came later -> what files that lack them mean.
 ADDED: dict[str, dict[str, Any]] = {
+    "graphopt.run.training.settings.TrainerSettings": {"num_nodes": 1},
     "graphopt.learn.go.GO": {"guided": True, "placing": None},
     "graphopt.learn.regal.REGAL": {"actions": "graph"},
     "graphopt.learn.rewriters.xrlflow.XRLflow": {"totals": True, "sampled": False, "encoded": False},

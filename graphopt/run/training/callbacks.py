@@ -19,11 +19,13 @@ from pytorch_lightning.callbacks import EarlyStopping, ModelCheckpoint, Timer
 from pytorch_lightning.loggers.logger import Logger
 from pytorch_lightning.utilities import rank_zero_only
 
+from graphopt.core.errors import Pruned
 from graphopt.core.utils.terminal import Bar
 from graphopt.learn.learner import Learner
 from graphopt.run.loggers import RunLog
 from graphopt.run.training import checkpoint
 from graphopt.run.training.settings import TrainerSettings
+from graphopt.run.trials import ReportedTrial
 
 
 class CurveLogger(Logger):
@@ -164,6 +166,19 @@ class Resumable(pl.Callback):
             os.replace(last, self.folder / "previous.ckpt")
         trainer.save_checkpoint(last)
         self._saved_step, self._saved_at = learner.train_steps, time.monotonic()
+
+
+class Pruning(pl.Callback):
+    """Tells a search over settings what each validation found, and ends training where the search gives it up."""
+
+    def __init__(self, trial: ReportedTrial, steps: int) -> None:
+        self._trial, self._steps = trial, steps
+
+    def on_validation_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        learner = _learner(pl_module)
+        step = learner.train_steps
+        if not trainer.sanity_checking and self._trial.hopeless(step, learner.last_metric) and step < self._steps:
+            raise Pruned(f"pruned after {step} steps of training, at {learner.metric} {learner.last_metric:.4g}")
 
 
 def best_checkpoint(trainer: pl.Trainer) -> ModelCheckpoint | None:

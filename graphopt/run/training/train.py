@@ -6,6 +6,7 @@ import signal
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -21,8 +22,11 @@ from graphopt.run.cell import Cell, digest
 from graphopt.run.config.build import Parts
 from graphopt.run.config.construct import construct
 from graphopt.run.training import adopt, checkpoint
-from graphopt.run.training.callbacks import CurveLogger, Progress, Resumable
-from graphopt.run.training.settings import TrainerSettings
+from graphopt.run.training.callbacks import CurveLogger, Progress, Pruning, Resumable
+from graphopt.run.training.settings import TrainerSettings, rank_of_slurm
+from graphopt.run.trials import reported_trial
+
+MEET_MINUTES = 10
 
 
 def prepare(parts: Parts, cell: Cell) -> None:
@@ -52,6 +56,7 @@ def device_of(schedule: TrainerSettings) -> torch.device:
 
 def train(learner: Learner, parts: Parts, cell: Cell, schedule: TrainerSettings, about: dict[str, Any]) -> None:
     """Trains until the steps, the seconds or the patience end; ckpt/best.ckpt holds the result."""
+    _meet(schedule)
     graphs, val_graphs = parts.dataset.graphs("train"), parts.dataset.graphs("val")
     if not graphs:
         raise UserError(
@@ -94,7 +99,7 @@ def trainer_for(
     callbacks = callbacks_for(learner, schedule, cell.path / "ckpt", about, validates=validates)
     options: dict[str, Any] = {
         "accelerator": device_of(schedule).type.replace("cuda", "gpu"), "devices": schedule.devices,
-        "strategy": strategy_of(schedule), "precision": schedule.precision,
+        "num_nodes": schedule.num_nodes, "strategy": strategy_of(schedule), "precision": schedule.precision,
         "accumulate_grad_batches": schedule.accumulate_grad_batches, "profiler": schedule.profiler,
         "log_every_n_steps": schedule.log_every_n_steps, "max_epochs": 1, "limit_train_batches": schedule.steps,
         "val_check_interval": max(1, min(schedule.val_every, schedule.steps)),
@@ -116,11 +121,41 @@ def trainer_for(
 
 
 def strategy_of(schedule: TrainerSettings) -> str:
-    """DDP where several devices train. Processes are forked or spawned, not started as scripts: only the first one may
-    hold the cell. Networks have parts that a step may leave out, such as heads of actions that are switched off."""
-    if schedule.strategy != "auto" or schedule.devices == 1:
+    """DDP where several devices train. Processes are forked or spawned, not started as scripts, unless Slurm starts
+    them: only the first one may hold the cell. Networks have parts that a step may leave out, such as heads of actions
+    that are switched off."""
+    if schedule.strategy != "auto" or schedule.processes == 1:
         return schedule.strategy
+    if rank_of_slurm(schedule.devices, schedule.num_nodes) is not None:
+        return "ddp_find_unused_parameters_true"
+    if schedule.num_nodes > 1:
+        raise ConfigError(
+            f"trainer.num_nodes={schedule.num_nodes} needs Slurm to start {schedule.processes} processes; give "
+            f"hydra/launcher=submitit_slurm hydra.launcher.nodes={schedule.num_nodes} "
+            f"hydra.launcher.tasks_per_node={schedule.devices}, or srun"
+        )
     return f"ddp_{'fork' if device_of(schedule).type == 'cpu' else 'spawn'}_find_unused_parameters_true"
+
+
+def _meet(schedule: TrainerSettings) -> None:
+    """Processes of Slurm that train together wait for the first one, which takes the cell and may empty it: all then
+    read the same checkpoint, or none. Lightning goes on with the process group."""
+    rank = rank_of_slurm(schedule.devices, schedule.num_nodes)
+    if rank is None or torch.distributed.is_initialized():
+        return
+    from lightning_fabric.plugins.environments.slurm import SLURMEnvironment
+
+    slurm = SLURMEnvironment()
+    backend = "gloo" if device_of(schedule).type == "cpu" else "nccl"
+    where = f"tcp://{slurm.main_address}:{slurm.main_port}"
+    try:
+        torch.distributed.init_process_group(backend, init_method=where, rank=rank, world_size=schedule.processes,
+                                             timeout=timedelta(minutes=MEET_MINUTES))  # fmt: skip
+    except (RuntimeError, ValueError) as error:
+        why = " ".join(str(error).split())[:200]
+        raise UserError(
+            f"{schedule.processes} processes of Slurm do not meet at {where} ({why}); set MASTER_ADDR and MASTER_PORT"
+        ) from None
 
 
 def callbacks_for(
@@ -133,6 +168,8 @@ def callbacks_for(
     )
     patience = EarlyStopping(monitor, patience=schedule.patience, mode="max", check_on_train_epoch_end=False)
     watching: list[Callback] = [best, *([patience] if schedule.patience else [])] if validates else []
+    trial = reported_trial() if validates and schedule.processes == 1 else None
+    watching += [] if trial is None else [Pruning(trial, schedule.steps)]
     return [Progress(schedule), *schedule.callbacks, *watching, Resumable(folder, about, schedule)]
 
 
