@@ -70,7 +70,7 @@ def run() -> None:
 
 
 def run_cell(config: Any) -> Any:
-    """What Hydra calls with every composed configuration. Returns the `Outcome` of its cell."""
+    """What Hydra calls with every composed configuration. Returns the `CellOutcome` of its cell."""
     from hydra.core.hydra_config import HydraConfig
 
     from graphopt.core.errors import RowsFailed

@@ -41,7 +41,7 @@ from graphopt.run.composed import keep_composed, sources_of
 from graphopt.run.config.construct import arguments_of, call, construct, convert, target_of
 from graphopt.run.loggers import RunLog, scalars
 from graphopt.run.records.rows import Row, RowFile, digest_of, mark_finished, was_finished
-from graphopt.run.sharing import LOCKS, Outcome, note_of, write_note
+from graphopt.run.sharing import LOCKS, CellOutcome, note_of, write_note
 
 GROUPS = ("dataset", "task", "machine", "cost", "judge", "encoder", "algo", "trainer", "logger")
 NO_LOCKS = (errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS, None)  # of a file system without locks
@@ -158,9 +158,11 @@ class Cell:
             self.skipped = self.settings.resume and self.finished
             self.path.mkdir(parents=True, exist_ok=True)
             if not self.skipped:
-                from omegaconf import OmegaConf
+                import yaml
 
-                (self.path / "config.yaml").write_text(OmegaConf.to_yaml(OmegaConf.create(dict(self.config))))
+                fast = getattr(yaml, "CSafeDumper", yaml.SafeDumper)  # a tenth of the other's time
+                text = yaml.dump(dict(self.config), Dumper=fast, sort_keys=False, allow_unicode=True)
+                (self.path / "config.yaml").write_text(text)
 
     def stop(self) -> None:
         """Lets another process work in the folder."""
@@ -193,10 +195,10 @@ class Cell:
         }  # fmt: skip
 
     @property
-    def outcome(self) -> Outcome:
+    def outcome(self) -> CellOutcome:
         over = self.pruned or self.busy is not None
         found = {} if over else scalars(self.rows.rows, str(self.config["algo"]["name"]), self.settings.split)
-        return Outcome(str(self.path), self.busy, self.pruned, found)
+        return CellOutcome(str(self.path), self.busy, self.pruned, found)
 
     @property
     def working(self) -> bool:

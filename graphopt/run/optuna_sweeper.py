@@ -19,11 +19,12 @@ from hydra.utils import instantiate
 from omegaconf import OmegaConf
 
 from graphopt.core.errors import UsageError, UserError
+from graphopt.core.utils.terminal import say
 from graphopt.run.sweep import LOOK_SECONDS, ResumingSweeper, spelled_out
 
 AGAIN, DRIVER, WORDS = "again", "driver", "words"  # attributes of trials and of the study
 USUAL = {"_target_": "optuna.samplers.TPESampler", "multivariate": True, "constant_liar": True}
-SHOWN = 10  # trials in the table
+SHOWN = 10  # trials, the best
 ELSEWHERE = ("study", "output_dir", "resume")  # keys that may change in the middle of a search
 
 
@@ -153,18 +154,15 @@ class OptunaSweeper(ResumingSweeper):
     def _say_best(self) -> None:
         import optuna
 
-        from graphopt.report.tables.table import Table, print_tables
-
         known, states = self.study.get_trials(deepcopy=False), optuna.trial.TrialState
         counts = Counter(trial.state for trial in known if trial.number not in self._again())
         done = [trial for trial in known if trial.state == states.COMPLETE]
         done.sort(key=lambda trial: trial.value, reverse=self.study.direction == optuna.study.StudyDirection.MAXIMIZE)
-        title = (f"{self.study.study_name}: {len(done)} trials done, {counts[states.PRUNED]} pruned, "
-                 f"{counts[states.FAIL]} failed")  # fmt: skip
-        words = [" ".join(f"{key}={value}" for key, value in trial.params.items()) for trial in done[:SHOWN]]
-        rows = [[str(trial.number), f"{trial.value:.4g}", said] for trial, said in zip(done, words)]
-        note = f"the best {SHOWN} of {len(done)}" if len(done) > SHOWN else ""
-        print_tables([Table(title, ["trial", self.measure, "settings"], rows, left=3, note=note)])
+        say(f"{self.study.study_name}: {len(done)} trials done, {counts[states.PRUNED]} pruned, "
+            f"{counts[states.FAIL]} failed" + f"; the best {SHOWN}:" * (len(done) > SHOWN))  # fmt: skip
+        for trial in done[:SHOWN]:
+            words = " ".join(f"{key}={value}" for key, value in trial.params.items())
+            say(f"  {self.measure} {trial.value:.4g}, trial {trial.number}: {words}")
 
 
 def _split(overrides: Sequence[Override]) -> tuple[list[str], dict[str, Any]]:

@@ -24,7 +24,7 @@ DRIVER, NOTE = "driver-", ".by"  # start of the lock of who starts jobs; ending 
 
 
 @dataclass(frozen=True)
-class Outcome:
+class CellOutcome:
     """What a job of a sweep says of its cell. busy: the file of the lock that another run holds; measures: what it
     found (`graphopt.run.loggers.scalars`), none where it is not finished or makes no sense."""
 

@@ -18,6 +18,7 @@ from hydra.core.utils import JobReturn, JobStatus
 from hydra.errors import ConfigCompositionException
 from omegaconf import OmegaConf
 
+from graphopt import CONF
 from graphopt.core.errors import UserError
 from graphopt.core.utils.terminal import say
 from graphopt.run.composed import find_composed, sources_of
@@ -68,27 +69,41 @@ class ResumingSweeper(BasicSweeper):
         return [batch for batch in left if batch]
 
     def validate_batch_is_legal(self, batch: Any) -> None:
-        """A key that only some jobs lack is no end of the sweep: it is handed on (`+`), and their cells refuse it."""
+        """A key that only some jobs lack is no end of the sweep: it is handed on (`+`), and their cells refuse it. Jobs
+        that choose the same options and set the same keys are composed once here."""
         assert self.hydra_context is not None and self.config is not None
-        loader, errors = self.hydra_context.config_loader, dict[int, ConfigCompositionException]()
-        for place, job in enumerate(batch):
+        loader, errors = self.hydra_context.config_loader, dict[tuple[str, ...], ConfigCompositionException]()
+        groups, added = {path.name for path in CONF.iterdir() if path.is_dir()}, dict[tuple[str, ...], list[bool]]()
+        kinds = [tuple(word if _group(word) in groups else _key(word) for word in job) for job in batch]
+        for kind, job in zip(kinds, batch):
             words = list(job)
-            while True:
+            while kind not in added:
                 try:
                     loader.load_sweep_config(self.config, words)
-                    break
+                    added[kind] = [new != old for new, old in zip(words, job)]
                 except ConfigCompositionException as error:
-                    errors.setdefault(place, error)
+                    errors.setdefault(kind, error)
                     given = [_appended(word, str(error)) for word in words]
-                    if given == words or len(errors) == len(batch):
-                        raise errors[place] from None
+                    if given == words or len(errors) == len({*kinds}):
+                        raise errors[kind] from None
                     words = given
-            batch[place] = words
+        batch[:] = [
+            [f"+{word}" if new else word for word, new in zip(job, added[kind])] for kind, job in zip(kinds, batch)
+        ]
+
+
+def _key(word: str) -> str:
+    return word.partition("=")[0]
+
+
+def _group(word: str) -> str:
+    """`algo` of `algo=go` and of `algo@algo.search=scan`."""
+    return _key(word).partition("@")[0]
 
 
 def _with_our_defaults(hydra: Any) -> None:
     """Settings of launchers that suit cells, where the command line says nothing else."""
-    said = {word.lstrip("+").partition("=")[0] for word in hydra.overrides.hydra}
+    said = {_key(word.lstrip("+")) for word in hydra.overrides.hydra}
     for key, value in LAUNCHERS.get(str(hydra.launcher.get("_target_", "")).rpartition(".")[2], {}).items():
         if f"hydra.launcher.{key}" not in said:
             OmegaConf.update(hydra.launcher, key, value, force_add=True)
@@ -191,7 +206,7 @@ def spelled_out(job: list[str], algos: Mapping[str, Sequence[str]]) -> list[str]
 def _appended(word: str, error: str) -> str:
     """The word as one that adds a key, where the error says that this one cannot be overridden."""
     found = re.search(r"Could not override '([^']+)'", error)
-    return f"+{word}" if found and word.partition("=")[0] == found.group(1) else word
+    return f"+{word}" if found and _key(word) == found.group(1) else word
 
 
 def _finished(job: list[str], sources: list[str]) -> bool:

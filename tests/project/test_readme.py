@@ -46,7 +46,8 @@ def commands_of(program: str) -> list[str]:
 
 def first_cell(words: list[str]) -> list[str]:
     """Overrides of the first cell of a sweep."""
-    return [word if word[-1] in "]}" else word.split(",")[0] for word in words if word != "-m"]
+    words = [re.sub(r"=.*interval\(([^,]+),.*", r"=\1", word) for word in words if word != "-m"]
+    return [word if word[-1] in "]}" else word.split(",")[0] for word in words]
 
 
 def marked(page: str, name: str) -> str:

@@ -15,10 +15,10 @@ from test_architecture import MODULES, PACKAGE, RANK, ROOT, module_of, modules_i
 
 MOST = {  # figure: (at most today, wanted)
     "lines of graphopt/": (
-        60_800,
+        61_500,
         48_000,
-    ),  # the four papers as published; pages, docs/learning.md; programs as text and other formats; backends
-    "modules": (370, 440),
+    ),  # the four papers as published; pages, docs/learning.md; programs as text and other formats; backends; clusters
+    "modules": (375, 440),
     "entries at its top": (15, 15),
     "options of algo": (57, 54),  # regal_paper, laf_paper, xrlflow_paper: each paper as published, beside ours
     "options of dataset": (15, 16),
@@ -28,7 +28,7 @@ MOST = {  # figure: (at most today, wanted)
     "circles": (0, 0),
     "imports for types alone": (3, 0),
     "lines of tests": (
-        34_000,
+        34_200,
         25_000,
     ),  # those options, trained on one graph; pages in a browser; all advice followed; formats; clusters
     "tracked files": (1_060, 1_010),  # those options, and rows of them
