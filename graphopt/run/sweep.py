@@ -10,10 +10,15 @@ import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
+from copy import deepcopy
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from hydra._internal.config_loader_impl import ConfigLoaderImpl, get_overrides_dirname
+from hydra._internal.core_plugins.basic_launcher import BasicLauncher
 from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
+from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.utils import JobReturn, JobStatus
 from hydra.errors import ConfigCompositionException
 from omegaconf import OmegaConf
@@ -42,6 +47,9 @@ class ResumingSweeper(BasicSweeper):
     def setup(self, *, hydra_context: Any, task_function: Any, config: Any) -> None:
         _with_our_defaults(config.hydra)
         super().setup(hydra_context=hydra_context, task_function=task_function, config=config)
+        self.composer = Composer(hydra_context.config_loader)
+        if isinstance(self.launcher, BasicLauncher):
+            self.launcher.hydra_context = replace(hydra_context, config_loader=self.composer)
         self.launcher = _LooksAgain(self.launcher)  # type: ignore[assignment]  # which launches, and no more
 
     def sweep(self, arguments: list[str]) -> Any:
@@ -69,36 +77,54 @@ class ResumingSweeper(BasicSweeper):
         return [batch for batch in left if batch]
 
     def validate_batch_is_legal(self, batch: Any) -> None:
-        """A key that only some jobs lack is no end of the sweep: it is handed on (`+`), and their cells refuse it. Jobs
-        that choose the same options and set the same keys are composed once here."""
-        assert self.hydra_context is not None and self.config is not None
-        loader, errors = self.hydra_context.config_loader, dict[tuple[str, ...], ConfigCompositionException]()
-        groups, added = {path.name for path in CONF.iterdir() if path.is_dir()}, dict[tuple[str, ...], list[bool]]()
-        kinds = [tuple(word if _group(word) in groups else _key(word) for word in job) for job in batch]
-        for kind, job in zip(kinds, batch):
+        """A key that only some jobs lack is no end of the sweep: it is handed on (`+`), and their cells refuse it."""
+        errors = dict[int, ConfigCompositionException]()
+        for place, job in enumerate(batch):
             words = list(job)
-            while kind not in added:
+            while True:
                 try:
-                    loader.load_sweep_config(self.config, words)
-                    added[kind] = [new != old for new, old in zip(words, job)]
+                    self.composer.load_sweep_config(self.config, words)
+                    break
                 except ConfigCompositionException as error:
-                    errors.setdefault(kind, error)
+                    errors.setdefault(place, error)
                     given = [_appended(word, str(error)) for word in words]
-                    if given == words or len(errors) == len({*kinds}):
-                        raise errors[kind] from None
+                    if given == words or len(errors) == len(batch):
+                        raise errors[place] from None
                     words = given
-        batch[:] = [
-            [f"+{word}" if new else word for word, new in zip(job, added[kind])] for kind, job in zip(kinds, batch)
-        ]
+            batch[place] = words
+
+
+class Composer:
+    """Composes jobs as Hydra's loader does, but once for jobs that choose the same options and set the same keys: the
+    values of keys come last in Hydra's order, too. That takes a quarter of the time."""
+
+    def __init__(self, loader: Any) -> None:
+        self._load, self._known = loader.load_sweep_config, dict[tuple[str, ...], Any]()
+        self._groups = {path.name for path in CONF.iterdir() if path.is_dir()}
+
+    def load_sweep_config(self, master_config: Any, sweep_overrides: list[str]) -> Any:
+        alike = tuple(_key(word) if self._sets_a_value(word) else word for word in sweep_overrides)
+        if alike not in self._known:
+            self._known[alike] = self._load(master_config, sweep_overrides)
+            return deepcopy(self._known[alike])
+        config = deepcopy(self._known[alike])
+        parsed = OverridesParser.create().parse_overrides(sweep_overrides)
+        values = [one for one, word in zip(parsed, sweep_overrides) if self._sets_a_value(word)]
+        ConfigLoaderImpl._apply_overrides_to_config(values, config)
+        config.hydra.overrides.task = list(sweep_overrides)
+        how = config.hydra.job.config.override_dirname
+        config.hydra.job.override_dirname = get_overrides_dirname(
+            overrides=parsed, kv_sep=how.kv_sep, item_sep=how.item_sep, exclude_keys=how.exclude_keys
+        )
+        return config
+
+    def _sets_a_value(self, word: str) -> bool:
+        """Not an option of a group, nor a mapping, which would be merged with the first job's."""
+        return not (_key(word).partition("@")[0] in self._groups or word[0] in "+~" or "{" in word)
 
 
 def _key(word: str) -> str:
     return word.partition("=")[0]
-
-
-def _group(word: str) -> str:
-    """`algo` of `algo=go` and of `algo@algo.search=scan`."""
-    return _key(word).partition("@")[0]
 
 
 def _with_our_defaults(hydra: Any) -> None:
