@@ -28,7 +28,7 @@ MOST = {  # figure: (at most today, wanted)
     "circles": (0, 0),
     "imports for types alone": (3, 0),
     "lines of tests": (
-        34_300,
+        34_500,
         25_000,
     ),  # those options, trained on one graph; pages in a browser; all advice followed; formats; clusters
     "tracked files": (1_070, 1_010),  # those options, and rows of them

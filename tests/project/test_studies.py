@@ -6,8 +6,9 @@ from pathlib import Path
 RESULTS = Path(__file__).resolve().parents[2] / "results"
 HEAD = """# Stored studies
 
-Each folder is a run: rows, answers (in answers.zip or in the folder), and a page with the command, the commit and what it found. `graphopt report
-results/STUDY` prints its tables, `--figures` the numbers of the pages, `--replay` prices its answers again.
+Each folder is a run: rows, answers (in answers.zip or in the folder), and a page with the command, the commit and what
+it found. `graphopt report results/STUDY` prints its tables, `--figures` the numbers of the pages, `--replay` prices its
+answers again.
 
 | study | of |
 |---|---|
