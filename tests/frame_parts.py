@@ -207,8 +207,8 @@ def config(tmp_path: Path, **changes: Any) -> dict[str, Any]:
         "_target_": "graphopt.run.training.settings.TrainerSettings", "name": "t",
         "start": None, "steps": 12, "batch_graphs": 1, "max_seconds": None,
         "val_every": 3, "val_evals": 1, "patience": 0, "save_every": 2, "save_seconds": 60.0, "accelerator": "cpu",
-        "devices": 1, "strategy": "auto", "precision": "32-true", "accumulate_grad_batches": 1, "log_every_n_steps": 1,
-        "profiler": None, "callbacks": [], "logger": [], "options": {},
+        "devices": 1, "num_nodes": 1, "strategy": "auto", "precision": "32-true", "accumulate_grad_batches": 1,
+        "log_every_n_steps": 1, "profiler": None, "callbacks": [], "logger": [], "options": {},
     }  # fmt: skip
     return {
         "study": "s", "output_dir": str(tmp_path), "seed": 0, "split": "test", "ckpt": None, "resume": True,

@@ -9,25 +9,51 @@ from typing import Any
 
 import torch
 
-from graphopt import CONF
+from graphopt import CONF, AssignProblem, Optimizer
 from graphopt.run.records.rows import RowFile
 
 TIMES = ("seconds", "trace", "approach", "commit")  # of a row: what differs from run to run
 SHORT = ("algo=local,scan", "budget.evals=[300]", "seed=0,1")  # four cells of a second each
-LONG = ("algo=annealing", "budget.evals=[2000]", "seed=0,1,2")  # three cells of several seconds each
+LONG = (
+    "algo=sleeper",
+    "budget.evals=[5]",
+    "dataset.test=30",
+    "seed=0,1,2",
+)  # three cells of nine seconds, mostly asleep
 
 LEARNER = ("algo=go", "budget.evals=[20]", "trainer.steps=6", "trainer.val_every=3", "trainer.max_seconds=null",
            "dataset.val=4")  # fmt: skip
 
 
+class Sleeper(Optimizer):
+    """The default decision after a while: long cells that leave the processor to others."""
+
+    def __init__(self, *, name: str, seconds: float) -> None:
+        self.name, self.seconds = name, seconds
+
+    def solve(self, problem: AssignProblem) -> None:
+        time.sleep(self.seconds)
+        problem.cost(problem.initial[None])
+
+
+def variables_of(found: Mapping[str, str]) -> dict[str, str]:
+    """With the options and the modules of these tests."""
+    here = Path(__file__).parent
+    return {**found, "PYTHONPATH": f"{CONF.parent}:{here}", "GRAPHOPT_CONFIG_DIR": str(here / "options")}
+
+
 def sweep(folder: Path, *words: str) -> list[str]:
     folder.mkdir(exist_ok=True)
-    return [sys.executable, str(CONF.parent / "run.py"), "-m", "dataset=synthetic", "task=fusion", "study=s",
+    return [sys.executable, str(CONF.parent / "run.py"), "--config-dir", str(Path(__file__).parent / "options"), "-m",
+            "dataset=synthetic", "task=fusion", "study=s",
             f"output_dir={folder}", *words]  # fmt: skip
 
 
+WAIT = 500  # seconds, on a machine that others use as well
+
+
 def done(command: list[str], variables: Mapping[str, str]) -> "subprocess.CompletedProcess[str]":
-    return subprocess.run(command, env=variables, capture_output=True, text=True, timeout=300)
+    return subprocess.run(command, env=variables, capture_output=True, text=True, timeout=WAIT)
 
 
 def begun(command: list[str], variables: Mapping[str, str]) -> "subprocess.Popen[str]":
@@ -53,7 +79,7 @@ def program() -> tuple[torch.nn.Module, tuple[torch.Tensor, ...]]:
     return torch.nn.Sequential(torch.nn.Linear(64, 64), torch.nn.Identity(), torch.nn.ReLU()), (torch.zeros(32, 64),)
 
 
-def until(ready: Callable[[], object], seconds: float = 120.0) -> None:
+def until(ready: Callable[[], object], seconds: float = WAIT) -> None:
     """Waits until a function gives something."""
     end = time.monotonic() + seconds
     while not ready():

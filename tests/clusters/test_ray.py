@@ -8,12 +8,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from sweeps import LONG, SHORT, begun, done, rows_of, sweep, until
+from sweeps import LONG, SHORT, WAIT, begun, done, rows_of, sweep, until, variables_of
 
-from graphopt import CONF
 from graphopt.report.status import states_of
 
-pytestmark = [pytest.mark.clusters, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.clusters, pytest.mark.timeout(1100)]
 ON_RAY = ("hydra/launcher=ray", "hydra.launcher.ray.init.address=127.0.0.1:6399")
 MEASURED = ("dataset=torch", "dataset.module=sweeps:program", "task=rewrite", "algo=rewrite_greedy", "cost=torch",
             "cost@judge=torch", "budget.evals=[3]")  # fmt: skip
@@ -37,7 +36,7 @@ def variables() -> Iterator[dict[str, str]]:
     pytest.importorskip("ray", reason="pip install 'graphopt[ray]'")
     pytest.importorskip("hydra_plugins.hydra_ray_launcher", reason="pip install 'graphopt[ray]'")
     command = [sys.executable, "-m", "ray.scripts.scripts"]
-    found = {**os.environ, "PYTHONPATH": f"{CONF.parent}:{Path(__file__).parent}", "RAY_USAGE_STATS_ENABLED": "0"}
+    found = {**variables_of(os.environ), "RAY_USAGE_STATS_ENABLED": "0", "RAY_AUTH_MODE": "disabled"}
     for words in (("--head", "--port=6399", "--include-dashboard=false"), ("--address=127.0.0.1:6399",)):
         subprocess.run([*command, "start", "--num-cpus=1", *words], env=found, check=True, capture_output=True)
     yield found
@@ -72,6 +71,6 @@ def test_sweeps_on_ray(variables: dict[str, str], tmp_path: Path, subtests: pyte
         os.kill(processes("ray::_run_job")[0], signal.SIGKILL)
         until(lambda: len(processes("ray::_run_job")) > 1)
         os.kill(processes("raylet")[-1], signal.SIGKILL)  # of the node that came last
-        said, _ = driver.communicate(timeout=300)
+        said, _ = driver.communicate(timeout=WAIT)
         assert driver.returncode == 0 and rows_of(lost) == rows_of(tmp_path / "long"), said
         assert [one.state for one in states_of(lost / "s")] == ["done"] * 3

@@ -6,12 +6,11 @@ from pathlib import Path
 
 import pytest
 import slurm
-from sweeps import LEARNER, LONG, SHORT, begun, curves, done, rows_of, sweep, until
+from sweeps import LEARNER, LONG, SHORT, WAIT, begun, curves, done, rows_of, sweep, until, variables_of
 
-from graphopt import CONF
 from graphopt.report.status import states_of
 
-pytestmark = [pytest.mark.clusters, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.clusters, pytest.mark.timeout(1100)]
 ON_SLURM = ("hydra/launcher=submitit_slurm", "hydra.launcher.partition=main")
 
 
@@ -26,7 +25,7 @@ def test_sweeps_on_slurm(tmp_path_factory: pytest.TempPathFactory, tmp_path: Pat
     pytest.importorskip("hydra_plugins.hydra_submitit_launcher", reason="pip install 'graphopt[slurm]'")
     study = [sys.executable, "-m", "graphopt", "study"]
     with slurm.cluster(tmp_path_factory.mktemp("slurm")) as found:
-        variables = {**found, "PYTHONPATH": str(CONF.parent)}
+        variables = variables_of(found)
 
         with subtests.test("rows are those of this process"):
             for name, more in (("here", ()), ("there", ON_SLURM)):
@@ -43,7 +42,7 @@ def test_sweeps_on_slurm(tmp_path_factory: pytest.TempPathFactory, tmp_path: Pat
             killed, cancelled = running(variables)[:2]
             subprocess.run(["scancel", "--signal=KILL", "--full", killed], env=variables, check=True)
             subprocess.run(["scancel", cancelled], env=variables, check=True)
-            said, _ = driver.communicate(timeout=300)
+            said, _ = driver.communicate(timeout=WAIT)
             assert driver.returncode != 0 and ".submitit" in said  # where its log is
             assert [one.state for one in states_of(lost / "s")].count("done") == 1
             again = done(sweep(lost, *LONG), variables)  # another launcher, in the middle
@@ -55,14 +54,14 @@ def test_sweeps_on_slurm(tmp_path_factory: pytest.TempPathFactory, tmp_path: Pat
             until(lambda: [*displaced.glob("s/*/rows.jsonl")])
             urgent = ["sbatch", "-p", "urgent", "-N2", "-o", "/dev/null", "--wrap", "sleep 1"]
             subprocess.run(urgent, env=variables, check=True)
-            said, _ = driver.communicate(timeout=300)
+            said, _ = driver.communicate(timeout=WAIT)
             assert driver.returncode == 0 and rows_of(displaced) == rows_of(tmp_path / "long"), said
 
         with subtests.test("a job that reaches its time limit goes on"):
             limits = ("hydra.launcher.timeout_min=1", "hydra.launcher.signal_delay_s=50")  # Slurm counts in minutes
-            one = [*LONG[:-1], "seed=0", "budget.evals=[6000]"]
+            one = [*LONG[:-1], "seed=0", "algo.seconds=1.8"]  # 54 s: limits are looked at every 30 s
             said = done(sweep(tmp_path / "limited", *one, *ON_SLURM, *limits), variables)
-            assert said.returncode == 0 and len(rows_of(tmp_path / "limited")) == 60, said.stderr
+            assert said.returncode == 0 and len(rows_of(tmp_path / "limited")) == 30, said.stderr
             logs = "".join(file.read_text() for file in (tmp_path / "limited/s/.submitit").glob("*/*_log.err"))
             assert "this job is timed-out" in logs
 
