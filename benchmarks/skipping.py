@@ -16,7 +16,6 @@ import sys
 import tempfile
 import time
 from pathlib import Path
-from statistics import median
 from typing import Any
 
 from lines import say
@@ -27,17 +26,21 @@ TOP = Path(__file__).resolve().parent.parent
 CELL = ["algo=scan", "budget.evals=10", "dataset=synthetic", "dataset.families=[layered]", "dataset.ops=20"]
 
 
-def words_of(place: Path, cells: int) -> list[str]:
-    sweep = ["-m", f"seed=range({cells})", "dataset.test=1", f"output_dir={place / 'out'}", "study=skipping"]
+def words_of(place: Path, cells: int, study: str = "skipping") -> list[str]:
+    sweep = ["-m", f"seed=range({cells})", "dataset.test=1", f"output_dir={place / 'out'}", f"study={study}"]
     return [*sweep, *CELL]
 
 
-def call(place: Path, cells: int, *words: str) -> tuple[float, int]:
+def call(place: Path, cells: int, *words: str, study: str = "skipping") -> tuple[float, int]:
     """(seconds, how many cells were passed over) of the sweep."""
     around = {**os.environ, "GRAPHOPT_CACHE": str(place / "cache"), "PYTHONPATH": str(TOP)}
     start = time.perf_counter()
     done = subprocess.run(
-        [sys.executable, "run.py", *words_of(place, cells), *words], cwd=TOP, env=around, capture_output=True, text=True
+        [sys.executable, "run.py", *words_of(place, cells, study), *words],
+        cwd=TOP,
+        env=around,
+        capture_output=True,
+        text=True,
     )
     seconds = time.perf_counter() - start
     if done.returncode:
@@ -118,13 +121,13 @@ def main() -> None:
     quick = said.quick
     cells, repeats = (20, 3) if quick else (200, 5)
     with tempfile.TemporaryDirectory() as place:
-        call(Path(place), 1)  # compiles
+        call(Path(place), 1, study="compiles")
+        alone, _ = call(Path(place), 1, study="alone")
         first, skipped = call(Path(place), cells, *said.words)
         later, single = zip(*((call(Path(place), cells), call(Path(place), 1)) for _ in range(repeats)))
-    if skipped != 1 or any(count != cells for _, count in later):
+    if skipped or any(count != cells for _, count in later):
         raise RuntimeError(f"passed over: {skipped} cells at first, then {[count for _, count in later]}")
     say(f"sweep_seconds/{cells}_new_cells", [first], "s", {"words": " ".join(said.words)})
-    alone = median(seconds for seconds, _ in single)
     say("new_cell_milliseconds", [1e3 * (first - alone) / (cells - 1)], "ms")
     say(f"sweep_seconds/{cells}_finished_cells", [seconds for seconds, _ in later], "s")
     more = [(many - one) / (cells - 1) for (many, _), (one, _) in zip(later, single)]

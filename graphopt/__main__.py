@@ -82,7 +82,7 @@ def run_cell(config: Any) -> Any:
     from graphopt.run.training.settings import rank_of_slurm
 
     config = with_suggested_machine(adopt(config))
-    if rank_of_slurm(config.trainer.devices, config.trainer.num_nodes):
+    if rank_of_slurm(config.trainer.get("devices", 1), config.trainer.get("num_nodes", 1)):
         return follow(config)
     if not in_sweep() and HydraConfig.get().runtime.choices.get("experiment") is None:
         config = with_peers(config)

@@ -56,6 +56,13 @@ def done(command: list[str], variables: Mapping[str, str]) -> "subprocess.Comple
     return subprocess.run(command, env=variables, capture_output=True, text=True, timeout=WAIT)
 
 
+def rows_are_those_of_this_process(folder: Path, variables: Mapping[str, str], *launcher: str) -> None:
+    for name, more in (("here", ()), ("there", launcher)):
+        said = done(sweep(folder / name, *SHORT, *more), variables)
+        assert said.returncode == 0 and "s: fusion on gpu2" in said.stdout, said.stderr
+    assert rows_of(folder / "here") == rows_of(folder / "there") != {}
+
+
 def begun(command: list[str], variables: Mapping[str, str]) -> "subprocess.Popen[str]":
     return subprocess.Popen(command, env=variables, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
 

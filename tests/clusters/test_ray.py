@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from sweeps import LONG, SHORT, WAIT, begun, done, rows_of, sweep, until, variables_of
+from sweeps import LONG, WAIT, begun, done, rows_are_those_of_this_process, rows_of, sweep, until, variables_of
 
 from graphopt.report.status import states_of
 
@@ -50,10 +50,7 @@ def single(folder: Path, *words: str) -> list[str]:
 
 def test_sweeps_on_ray(variables: dict[str, str], tmp_path: Path, subtests: pytest.Subtests) -> None:
     with subtests.test("rows are those of this process"):
-        for name, more in (("here", ()), ("there", ON_RAY)):
-            said = done(sweep(tmp_path / name, *SHORT, *more), variables)
-            assert said.returncode == 0 and "s: fusion on gpu2" in said.stdout, said.stderr
-        assert rows_of(tmp_path / "here") == rows_of(tmp_path / "there") != {}
+        rows_are_those_of_this_process(tmp_path, variables, *ON_RAY)
 
     with subtests.test("a pool with too few processors is an error, one with enough measures"):
         pool = ("measuring.pool=ray", "measuring.address=127.0.0.1:6399", "measuring.seconds=0.1")

@@ -6,7 +6,19 @@ from pathlib import Path
 
 import pytest
 import slurm
-from sweeps import LEARNER, LONG, SHORT, WAIT, begun, curves, done, rows_of, sweep, until, variables_of
+from sweeps import (
+    LEARNER,
+    LONG,
+    WAIT,
+    begun,
+    curves,
+    done,
+    rows_are_those_of_this_process,
+    rows_of,
+    sweep,
+    until,
+    variables_of,
+)
 
 from graphopt.report.status import states_of
 
@@ -28,10 +40,7 @@ def test_sweeps_on_slurm(tmp_path_factory: pytest.TempPathFactory, tmp_path: Pat
         variables = variables_of(found)
 
         with subtests.test("rows are those of this process"):
-            for name, more in (("here", ()), ("there", ON_SLURM)):
-                said = done(sweep(tmp_path / name, *SHORT, *more), variables)
-                assert said.returncode == 0 and "s: fusion on gpu2" in said.stdout, said.stderr
-            assert rows_of(tmp_path / "here") == rows_of(tmp_path / "there") != {}
+            rows_are_those_of_this_process(tmp_path, variables, *ON_SLURM)
 
         with subtests.test("killed and cancelled jobs are named; retry does them on this machine"):
             here = done(sweep(tmp_path / "long", *LONG), variables)
