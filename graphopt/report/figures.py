@@ -136,7 +136,11 @@ def select(rows: Sequence[Row], side: Any) -> list[Row]:
     if isinstance(side, list):
         return [row for each in side for row in select(rows, each)]
     wanted = {"algo": side} if isinstance(side, str) else side
-    return [row for row in rows if all(row.get(field) in _listed(value) for field, value in wanted.items())]
+    found = list(rows)
+    for field, value in wanted.items():
+        values = _listed(value)
+        found = [row for row in found if row.get(field) in values]
+    return found
 
 
 def _listed(value: Any) -> list[Any]:

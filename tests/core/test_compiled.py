@@ -50,10 +50,14 @@ def flipped(content: bytes) -> bytes:
     return content[:middle] + bytes([content[middle] ^ 1]) + content[middle + 1 :]
 
 
-@pytest.mark.parametrize("suffix", [".nbi", ".nbc"])
 @pytest.mark.parametrize(
-    "damage",
-    [lambda b: b[: len(b) // 2], lambda b: b"\x80garbage", lambda b: b"", lambda b: b[:-32] + b"x" * 32, flipped],
+    ("suffix", "damage"),
+    [
+        (".nbi", lambda b: b[: len(b) // 2]),
+        (".nbi", lambda b: b"\x80garbage"),
+        (".nbc", lambda b: b""),
+        (".nbc", flipped),
+    ],
 )
 def test_damaged_code_is_compiled_again(kept: Path, suffix: str, damage: Callable[[bytes], bytes]) -> None:
     for file in kept.rglob(f"*{suffix}"):

@@ -53,7 +53,8 @@ def test_parameters_equal_the_published_models(name: str, sizes: tuple[tuple[str
 @pytest.mark.parametrize("name, size, step", [
     ("rnnlm", "steps", 2 * 13), ("gnmt", "layers", None), ("transformer_xl", "segments", None),
     ("wavenet", "layers", 2 * 10),
-    ("amoebanet", "depth", None), ("graph_nets", "rounds", None), ("deep_rank", "candidates", None),
+    pytest.param("amoebanet", "depth", None, marks=pytest.mark.slow),
+    ("graph_nets", "rounds", None), ("deep_rank", "candidates", None),
     ("dalle_mini", "layers", None), ("transformer_transducer", "layers", None), ("ssd_mobilenet", "depth", 8),
 ])  # fmt: skip
 def test_ops_grow_linearly_with_depth(name: str, size: str, step: int | None) -> None:

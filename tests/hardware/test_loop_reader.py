@@ -65,7 +65,13 @@ def graph_of(name: str) -> Graph:
     return replace(as_graph(program, name=name, family=name), program=packed_program(program))
 
 
-@pytest.mark.parametrize("name", sorted(PROGRAMS))
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=() if number % 4 == 0 else pytest.mark.slow)
+        for number, name in enumerate(sorted(PROGRAMS))
+    ],
+)
 def test_every_own_program_has_a_price(name: str) -> None:
     graph, fusion = graph_of(name), task()
     cost = Calibrated(name="calibrated", preset=PRESET)

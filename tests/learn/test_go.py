@@ -405,7 +405,9 @@ def zero_shot(learner: GO, graphs: tuple[Graph, ...]) -> list[float]:
     return [solve(learner, graph, FUSION, SIMULATOR, evals=0)[0].best_cost for graph in graphs]
 
 
-@pytest.mark.parametrize(("reward", "flips", "steps"), [(0.0, 1.0, 40), (1.0, 0.0, 120)])
+@pytest.mark.parametrize(
+    ("reward", "flips", "steps"), [(0.0, 1.0, 40), pytest.param(1.0, 0.0, 120, marks=pytest.mark.slow)]
+)
 def test_it_learns_the_best_fusion_without_search(reward: float, flips: float, steps: int) -> None:
     """With the credit of single changes, and with the paper's reward of whole graphs alone; every price is counted."""
     graphs, best = teaching_graphs()

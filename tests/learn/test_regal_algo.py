@@ -123,12 +123,12 @@ def test_log_probabilities_are_those_of_the_drawn_indices(
     observation = ask(toy_graph(1))
     torch.manual_seed(1)
     net.heads = replace(net.heads, graph_spread=0.0)
-    action = net.propose(observation, 4000)
+    action = net.propose(observation, 1500)
     _, of_op, entropy = net.log_prob(observation, action)
     for a in range(action.op.shape[2]):
         for index in action.op[:, 0, a].unique():
             hit = action.op[:, 0, a] == index
-            assert hit.float().mean().item() == pytest.approx(of_op[hit, 0, a][0].exp().item(), abs=0.035)
+            assert hit.float().mean().item() == pytest.approx(of_op[hit, 0, a][0].exp().item(), abs=0.05)
     assert 0 < entropy.item() < np.log(LEVELS)
 
 

@@ -77,6 +77,7 @@ def reaches(entries: Sequence[Entry], over: str) -> list[Reach]:
 
 def _solves(entries: Sequence[Entry], over: str) -> list[_Solve]:
     """Those with a reference of the same graph and seed, which found something better than the default."""
+    entries = sorted(entries, key=lambda e: e.graph)  # a pack keeps the answers to a graph together
     goals = {(e.graph, e.seed): e for e in _references(entries, over) if e.searched < _start(e)}
     own = {key: _samples(goal, goal.searched) for key, goal in goals.items()}
     found = []

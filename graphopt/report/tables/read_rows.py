@@ -132,9 +132,13 @@ def read_rows(files: Iterable[Path]) -> tuple[list[dict[str, Any]], int]:
 def _latest(rows: Iterable[dict[str, Any]]) -> Iterable[dict[str, Any]]:
     """Without what a resumed cell has solved again."""
     latest: dict[tuple[str, ...], dict[str, Any]] = {}
+    failed_whole = False
     for row in rows:
-        if row.get("status", "ok") in DONE:  # a cell that failed as a whole and then succeeded
+        done = row.get("status", "ok") in DONE
+        if done and failed_whole:  # a cell that failed as a whole and then succeeded
             latest = {key: old for key, old in latest.items() if old.get("graph") or old.get("status") in DONE}
+            failed_whole = False
+        failed_whole |= not (done or row.get("graph"))
         latest[tuple(str(row.get(field)) for field in IDENTITY_FIELDS)] = row
     return latest.values()
 
@@ -142,7 +146,7 @@ def _latest(rows: Iterable[dict[str, Any]]) -> Iterable[dict[str, Any]]:
 def _parse(line: str) -> dict[str, Any] | None:
     try:
         row = json.loads(line)
-        return None if not isinstance(row, dict) or any(places_of_nan(row)) else priced(row)
+        return None if not isinstance(row, dict) or ("NaN" in line and any(places_of_nan(row))) else priced(row)
     except (ValueError, RecursionError):  # no JSON, numbers of thousands of digits, nests without an end
         return None
 
