@@ -1,4 +1,4 @@
-# make run | test | lint | bench | clean. Each sets up what it needs: a virtual environment in .venv, once.
+# make run | test | lint | docs | bench | clean. Each sets up what it needs: a virtual environment in .venv, once.
 # Variables: PYTHON (3.11 or newer), ARGS (further arguments of run.py), JOBS (processes of the tests).
 PYTHON ?= python3
 ARGS ?=
@@ -7,9 +7,9 @@ JOBS ?= 2
 BIN := .venv/bin
 # A plain path to this folder, so that `import graphopt` finds the package from the parent folder as well.
 PIP := --disable-pip-version-check --no-warn-script-location -c constraints.txt --config-settings editable_mode=compat
-CODE := graphopt tests benchmarks run.py
+CODE := graphopt tests benchmarks docs/conf.py run.py
 
-.PHONY: run test lint bench clean
+.PHONY: run test lint docs bench clean
 
 run: .venv/ready
 	$(BIN)/python run.py experiment=quick $(ARGS)
@@ -21,6 +21,10 @@ lint: .venv/ready-dev
 	$(BIN)/ruff check $(CODE)
 	$(BIN)/ruff format --check $(CODE)
 	$(BIN)/mypy
+
+docs: .venv/ready-dev
+	$(BIN)/sphinx-build -q -W --keep-going -c docs . build/site
+	@echo "build/site/index.html"
 
 bench: .venv/ready-dev
 	for file in benchmarks/*.py; do $(BIN)/python $$file || exit 1; done

@@ -27,7 +27,7 @@ transfers: no action                | keys from the Beta of their producer's pri
 
 A graph action moves thousands of genes together, so its effect stands out of the noise of a BRKGA run, which that of an
 op's own action does not. The strengths, of placement and of scheduling, say how far the proposal is from uniform keys,
-which are best on some graphs, and which no small change of weights leads to (docs/results/regal.md).
+which are best on some graphs, and which no small change of weights leads to (results/regal.md).
 
 Shape legend: N ops of all graphs of a batch, G graphs, S samples, D devices, A actions of an op (2 D + 2 + 1),
 P actions of a graph, K keys, X inputs of a head, W width of a state.

@@ -71,25 +71,41 @@ def optimize(  # type: ignore[misc]  # overloads name what decides the result's 
     seconds: float | None = None, seed: int = 0, ckpt: str | None = None, backward: bool = False,
     numerics: Literal["equal", "close"] | None = None, settings: Sequence[str] = (), progress: bool = False,
 ) -> "Answer | Optimized":  # fmt: skip
-    """Solves one model and returns the best answer found; the compiler's default is always a candidate, but where
-    `budget` is 0: then the answer is what the algorithm says without any price.
+    """Solves one model and returns the best answer found.
 
-    model: an nn.Module (then example_inputs are what it is called with: a tensor, a tuple, a mapping of keyword
-    arguments, or a pair of both), the path of an ONNX model or a graph file, or a `Graph`. task, algo, machine: options
-    of the command line (`graphopt --help`); algo: None or "auto" is what the stored tables recommend
-    (conf/recommended.yaml), and `answer.facts["algo"]` names it. objective: runtime, peak_memory or max_load; None: the
-    cost model's own.
-    budget: evaluations; seconds: cap on top. ckpt: of algorithms that learn: a checkpoint, or `pretrained`. backward:
-    take gradients of all parameters into the graph. settings: further words of the command line, such as
-    `machine.link_bandwidth=50e9`.
+    The compiler's default is always a candidate. With `budget=0` the answer is what the algorithm says without any
+    price.
 
-    cost: a cost model of the command line, which judges as well; None: the task's usual one.
-    cost=inductor (task=fusion, an nn.Module): every graph that torch.compile makes of the module, with `backward` also
-    those of its gradient, is compiled and timed on this machine (budget and seconds: for each of them) and an nn.Module
-    is returned that runs what was found, checked against torch.compile's default. numerics: `equal`, outputs and
-    gradients stay the same bit for bit, or `close`. torch.compile's caches in this process are cleared.
+    Args:
+        model: an nn.Module, the path of an ONNX model or a graph file, or a `Graph`.
+        example_inputs: what the module is called with: a tensor, a tuple, a mapping of keyword arguments, or a pair of
+            both.
+        cost: a cost model of the command line, which judges as well; None: the task's usual one. With `inductor`
+            (task=fusion, an nn.Module) every graph that torch.compile makes of the module is compiled and timed on this
+            machine. With `backward` those of its gradient are, too. torch.compile's caches in this process are cleared.
+        task: what is decided, an option of the command line (`graphopt --help`).
+        algo: an algorithm; None or "auto": what the stored tables recommend (conf/recommended.yaml). The answer's
+            `facts["algo"]` names it.
+        machine: the machine that is simulated; None: the task's usual one.
+        objective: runtime, peak_memory or max_load; None: the cost model's own.
+        budget: evaluations, with `cost="inductor"` for each graph; None: 1,000, or 40 with `cost="inductor"`.
+        seconds: cap on the time of the search.
+        seed: of weights, samples and searches.
+        ckpt: of algorithms that learn: a checkpoint, or `pretrained`.
+        backward: take gradients of all parameters into the graph.
+        numerics: `equal`, outputs and gradients stay the same bit for bit, or `close`.
+        settings: further words of the command line, such as `machine.link_bandwidth=50e9`.
+        progress: bars on stderr.
 
-    Raises UserError (with GraphError for models) in one sentence that says what to do.
+    Returns:
+        An `Answer`. With `cost="inductor"` an nn.Module that runs what was found, checked against torch.compile's
+        default.
+
+    Raises:
+        UserError: one sentence that says what to do (GraphError for models).
+
+    Example:
+        >>> answer = optimize(torch.nn.Linear(4, 4), torch.zeros(2, 4), budget=20)  # doctest: +SKIP
     """
     with silent(not progress):
         if cost != "inductor":
@@ -121,17 +137,23 @@ def train(
     objective: str | None = None, steps: int | None = None, seconds: float | None = None, seed: int = 0,
     output_dir: str | Path = "outputs", study: str = "train", settings: Sequence[str] = (), progress: bool = True,
 ) -> Path:  # fmt: skip
-    """Trains an algorithm that learns and returns the path of its best checkpoint, which `optimize(model, ckpt=path)`
-    uses.
+    """Trains an algorithm that learns. A second call goes on where a killed one stopped, or returns at once.
 
-    data: the name of a data set's option such as `zoo`, a `Dataset`, or graphs to train on: one or a list of `Graph`,
-    path of an ONNX model or graph file, or pair (nn.Module, example inputs). val: further graphs, one or a list, by
-    which the best weights are chosen; a data set has its own. task, algo, machine, objective, settings: as in
-    `optimize`. steps: of training, seconds: cap on all of them; None: those of conf/trainer/default.yaml.
-    output_dir/study: where the folder of the run lies. The same call again goes on where a killed one stopped, and
-    returns at once if it was finished. progress: bars on stderr.
+    Args:
+        data: the name of a data set's option such as `zoo`, a `Dataset`, or graphs to train on: one or a list of
+            `Graph`, path of an ONNX model or graph file, or pair (nn.Module, example inputs).
+        val: further graphs, one or a list, by which the best weights are chosen; a data set has its own.
+        task, algo, machine, objective, seed, settings: as in `optimize`.
+        steps: of training; None: as conf/trainer/default.yaml says.
+        seconds: cap on all steps; None: as conf/trainer/default.yaml says.
+        output_dir, study: the run's folder lies in `output_dir/study`.
+        progress: bars on stderr.
 
-    Raises UserError (with GraphError for models) in one sentence that says what to do.
+    Returns:
+        The path of the best checkpoint, for `optimize(model, ckpt=path)`.
+
+    Raises:
+        UserError: one sentence that says what to do (GraphError for models).
     """
     words = [*_words(task, algo, machine, objective, None, None, seed, None), f"study={_quoted(study)}",
              f"output_dir={_quoted(output_dir)}", *_optional("trainer.steps", steps),
@@ -201,14 +223,23 @@ def compare(
 ) -> Results:  # fmt: skip
     """Solves the same graphs by several algorithms under the same budgets.
 
-    data: graphs to report on, as in `train`; of a data set its test graphs. algos: options of the command line. What
-    learns needs a checkpoint in `ckpt` (algorithm -> path, or `pretrained`), or a data set with training graphs.
-    budget: evaluations, one number or several; seconds: cap of each solve. seeds: every algorithm runs once with
-    each. output_dir/study: where cells are kept, as those of the command line; None: until the result is gone.
-    task, machine, objective, settings: as in `optimize`; settings hold for all algorithms. progress: bars on stderr.
+    Args:
+        data: graphs to report on, as in `train`; of a data set its test graphs.
+        algos: options of the command line. One that learns needs a checkpoint, or a data set with training graphs.
+        task, machine, objective, settings: as in `optimize`; settings hold for all algorithms.
+        budget: evaluations, one number or several.
+        seconds: cap on each solve.
+        seeds: every algorithm runs once with each.
+        ckpt: algorithm -> path of a checkpoint, or `pretrained`.
+        output_dir, study: where cells are kept, as those of the command line; None: until the result is gone.
+        progress: bars on stderr.
 
-    Raises UserError (with GraphError for models) in one sentence, before anything is solved where an algorithm does not
-    fit. Single solves that fail are rows whose `status` and `reason` say so; if no row is ok, their error is raised.
+    Returns:
+        The rows, with tables, curves and a page. Single solves that fail are rows whose `status` and `reason` say so.
+
+    Raises:
+        UserError: one sentence, before anything is solved where an algorithm does not fit. If no row is ok, the error
+            of the first is raised.
     """
     if isinstance(algos, str) or not algos:
         raise UsageError(f"algos={algos!r} must be a list of names, such as ['default', 'local']")

@@ -17,7 +17,7 @@ HEAD = """# Options and their settings
 `GROUP=OPTION` chooses an option, `GROUP.SETTING=VALUE` changes a setting: `python run.py task=fusion algo=local
 algo.hops=2`. The judge, `cost@judge=OPTION`, is an option of `cost`, with `judge.SETTING=VALUE`. An option has the
 settings of the one that it is built on, too. Which options fit together: [compatibility](compatibility.md). This page
-is made from the comments of the files in [conf](../conf).
+is made from the comments of the yaml files in `conf/`.
 """
 UNSAID = ("_target_", "name", "defaults")
 Setting = tuple[str, str, str]  # dotted key, value, comment

@@ -6,7 +6,7 @@
 - `ended_soon`: Ctrl-C and SIGTERM end this process soon, whatever holds its main thread. Python heeds a signal between
   two of its own instructions: not while Numba's compiler is at a large function, tens of seconds on a busy machine. An
   interrupt that is raised in a callback of foreign code is lost. Stored files are whole at every moment
-  (docs/robustness.md), so a process that does not end by itself may be ended.
+  (tests/fuzz/README.md), so a process that does not end by itself may be ended.
 """
 
 import faulthandler
