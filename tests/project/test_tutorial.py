@@ -1,4 +1,4 @@
-"""Runs docs/tutorial.ipynb without Jupyter: it prints what the page says. As a program it stores what cells print."""
+"""Runs the notebooks of docs/ without Jupyter: they print what the pages say. As a program it stores that."""
 
 import base64
 import contextlib
@@ -14,10 +14,12 @@ from typing import Any
 import matplotlib.pyplot as plt
 import pytest
 
-# --- Runs docs/tutorial.ipynb without Jupyter: code cells one after another, in one namespace. `python
-# tests/project/test_tutorial.py` stores what they print, and the pictures that they show, in the notebook.
+# --- Code cells run one after another, in one namespace. `python tests/project/test_tutorial.py NAME...` stores what
+# they print, and the pictures that they show, in the notebooks of these names.
 
-NOTEBOOK = Path(__file__).resolve().parents[2] / "docs" / "tutorial.ipynb"
+DOCS = Path(__file__).resolve().parents[2] / "docs"
+NOTEBOOKS = sorted(DOCS.glob("*.ipynb"))
+MEASURED = pytest.param(DOCS / "faster-module.ipynb", id="faster-module", marks=pytest.mark.slow)
 
 
 def code_cells(notebook: dict[str, Any]) -> list[dict[str, Any]]:
@@ -55,28 +57,31 @@ def shown() -> list[dict[str, Any]]:
     return found
 
 
-def store() -> None:
+def store(path: Path) -> None:
     """Writes the outputs into the notebook."""
-    notebook = json.loads(NOTEBOOK.read_text())
+    notebook = json.loads(path.read_text())
     cells = code_cells(notebook)
     for number, (cell, text) in enumerate(zip(cells, run(cells))):
         stream = [{"output_type": "stream", "name": "stdout", "text": text.splitlines(keepends=True)}] if text else []
         cell |= {"execution_count": number + 1, "outputs": [*stream, *shown()]}
-    NOTEBOOK.write_text(json.dumps(notebook, indent=1, ensure_ascii=False) + "\n")
+    path.write_text(json.dumps(notebook, indent=1, ensure_ascii=False) + "\n")
 
 
-# --- docs/tutorial.ipynb: every cell runs, prints what the page says, and finds what its text claims.
+# --- Every cell runs, prints what the page says, and finds what its text claims.
 
 
 @pytest.mark.timeout(600)  # compiles much, where nothing is compiled yet
-def test_the_cells_print_what_the_page_shows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    "path", [MEASURED if path.stem == "faster-module" else pytest.param(path, id=path.stem) for path in NOTEBOOKS]
+)
+def test_the_cells_print_what_the_page_shows(path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    cells = code_cells(json.loads(NOTEBOOK.read_text()))
+    cells = code_cells(json.loads(path.read_text()))
     try:
         for cell, text in zip(cells, run(cells)):
             # Networks are computed in floating point, which differs between machines.
             same = text == printed(cell) or ("varies" in cell["metadata"].get("tags", []) and text)
-            assert same, f"is this right? then: python tests/project/test_tutorial.py\n{text}"
+            assert same, f"is this right? then: python tests/project/test_tutorial.py {path.stem}\n{text}"
             pictures = [output for output in cell["outputs"] if output["output_type"] == "display_data"]
             assert len(plt.get_fignums()) == len(pictures)
             plt.close("all")
@@ -85,15 +90,17 @@ def test_the_cells_print_what_the_page_shows(tmp_path: Path, monkeypatch: pytest
     assert not [*tmp_path.iterdir()], "the page leaves nothing behind"
 
 
-def test_the_page_is_a_notebook() -> None:
-    notebook = json.loads(NOTEBOOK.read_text())
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+def test_the_page_is_a_notebook(path: Path) -> None:
+    notebook = json.loads(path.read_text())
     assert (notebook["nbformat"], notebook["nbformat_minor"]) == (4, 5)
     assert len({cell["id"] for cell in notebook["cells"]}) == len(notebook["cells"])
-    assert notebook["cells"][0]["cell_type"] == "markdown" and len(code_cells(notebook)) > 7
+    assert notebook["cells"][0]["cell_type"] == "markdown" and len(code_cells(notebook)) > 2
 
 
 if __name__ == "__main__":
-    sys.path.insert(0, str(NOTEBOOK.parent.parent))
-    with tempfile.TemporaryDirectory() as folder:
-        os.chdir(folder)
-        store()
+    sys.path.insert(0, str(DOCS.parent))
+    for name in sys.argv[1:] or [path.stem for path in NOTEBOOKS]:
+        with tempfile.TemporaryDirectory() as folder:
+            os.chdir(folder)
+            store(DOCS / f"{name}.ipynb")

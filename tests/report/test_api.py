@@ -13,14 +13,16 @@ import onnx
 import pytest
 import torch
 import yaml
+from commands import command
 from torch import nn
 
 import graphopt
-from graphopt import CONF
+from graphopt import CONF, OWN_OPTIONS
 from graphopt.__main__ import main as command_line
 from graphopt.core.errors import UserError
 from graphopt.core.graph import GraphError
 from graphopt.core.operators import Category
+from graphopt.core.utils import registry
 from graphopt.report.shipped import main as shipped_main
 from graphopt.report.shipped import policies
 from graphopt.run.training.adopt import ANY, PRETRAINED
@@ -119,6 +121,19 @@ def test_the_same_call_gives_the_same_answer_and_prints_nothing(capfd: pytest.Ca
     both = [graphopt.optimize(Block(), {"x": torch.zeros(8, 64), "scale": 2.0}, budget=100, seed=3) for _ in range(2)]
     assert both[0].to_json() == both[1].to_json()
     assert capfd.readouterr() == ("", "")
+
+
+def test_an_own_algorithm_of_the_environments_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """From Python and on the command line, without a flag."""
+    (tmp_path / "options" / "algo").mkdir(parents=True)
+    node = {**registry.option("algo", "random"), "name": "dice"}
+    (tmp_path / "options" / "algo" / "dice.yaml").write_text(yaml.safe_dump(node))
+    small = ["dataset=synthetic", "dataset.test=1", "dataset.ops=20", "logger=none", "budget.evals=[3]"]
+    assert "dice" in command(tmp_path / "before", "algo=dice", *small).err
+    monkeypatch.setenv(OWN_OPTIONS, str(tmp_path / "options"))
+    assert graphopt.optimize(Block(), torch.zeros(8, 64), algo="dice", budget=3).facts["algo"] == "dice"
+    answer = command(tmp_path / "after", "algo=dice", *small)
+    assert answer.code == 0 and {row["algo"] for row in answer.rows} == {"dice"}, answer.err
 
 
 def test_a_graph_of_ones_own() -> None:
