@@ -5,8 +5,8 @@ ARGS ?=
 JOBS ?= 2
 
 BIN := .venv/bin
-# A plain path to this folder, so that `import graphopt` finds the package from the parent folder as well.
-PIP := --disable-pip-version-check --no-warn-script-location -c constraints.txt --config-settings editable_mode=compat
+# Modules are compiled when they are first imported, which most never are. A plain path to this folder, so that `import graphopt` finds the package from the parent folder as well.
+PIP := --no-compile --disable-pip-version-check --no-warn-script-location -c constraints.txt --config-settings editable_mode=compat
 CODE := graphopt tests benchmarks docs/conf.py run.py
 
 .PHONY: run test lint docs bench clean

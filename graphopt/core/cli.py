@@ -95,7 +95,7 @@ def _with_purposes(line: str, width: int) -> list[str]:
 
 
 def for_each_job(words: Sequence[str]) -> list[str]:
-    """The words, where in a sweep those that set something inside a group (`algo.hops=2`) are a choice of one: what
+    """The words of a sweep, where those that set something inside a group (`algo.hops=2`) are a choice of one. What
     does not vary Hydra sets in the usual options first, whatever jobs choose, and ends if these lack it."""
     if not {"-m", "--multirun"} & {*words}:
         return list(words)

@@ -55,8 +55,8 @@ def legalise_by_priority(graph: Graph, levels: NDArray[np.int16], limits: Kernel
 
 
 def default_inline(graph: Graph, limits: KernelLimits) -> Bool:
-    """[N] the compiler's rule: inline cheap elementwise and layout ops, never duplicate an expensive one, a reduction
-    or a contraction, and put nothing in front of a contraction (the rule that XLA documents, with our caps)."""
+    """[N] the compiler's rule, as XLA documents it, with our caps. Cheap elementwise and layout ops are inlined. An
+    expensive op, a reduction or a contraction is never duplicated, and nothing is put in front of a contraction."""
     f = fusible(graph)
     request = np.where(f.op["expensive"], INLINE_ONCE, INLINE).astype(np.uint8)
     request[_feeds_contraction(f)] = KEEP

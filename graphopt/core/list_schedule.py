@@ -76,8 +76,8 @@ def bottom_levels(seconds: F64, needs: Dependencies, transfer_seconds: F64) -> F
 
 
 def heft(time_ND: F64, works: NDArray[np.bool_], needs: Dependencies, links: Links) -> Schedule:
-    """Heterogeneous earliest finish time (Topcuoglu, Hariri, Wu 2002): by upward rank with mean costs, each task goes
-    where it ends first, into a gap of that device where one is long enough.
+    """Heterogeneous earliest finish time (Topcuoglu, Hariri, Wu 2002). Tasks go by upward rank with mean costs. Each
+    goes where it ends first, into a gap of that device where one is long enough.
 
     time_ND: seconds of each task on each device. works: tasks that run at all.
     """
@@ -90,10 +90,10 @@ def heft(time_ND: F64, works: NDArray[np.bool_], needs: Dependencies, links: Lin
 def list_by_bottom_level(
     time_ND: F64, works: NDArray[np.bool_], needs: Dependencies, links: Links, tie: F64 | None = None
 ) -> Schedule:
-    """List scheduling: whenever a device is idle and a task is ready, the task with the longest path to the end is
-    started, on the idle device where it ends first. Of equal paths the task with the largest `tie` [N] goes first, then
-    that with the smallest id; of equal devices the first. What takes no time keeps its device until all devices that
-    are idle at that time have started something, as in the event simulator."""
+    """List scheduling. Whenever a device is idle and a task is ready, the task with the longest path to the end is
+    started. It runs on the idle device where it ends first. Of equal paths the task with the largest `tie` [N] goes
+    first, then that with the smallest id; of equal devices the first. What takes no time keeps its device until all
+    devices that are idle at that time have started something, as in the event simulator."""
     level = _bottom_levels(time_ND.mean(1), needs, links.mean_latency + needs.size * links.mean_per_byte)
     position = positions(level, np.zeros(len(level)) if tie is None else tie)
     device, start, end = _start_when_idle(time_ND, works, needs, links, np.argsort(position), position)
@@ -108,8 +108,9 @@ def positions(urgency: F64, tie: F64) -> I64:
 
 
 def tie_breaks(seconds: F64, needs: Dependencies) -> list[F64]:
-    """[N] what may decide between tasks of one bottom level: nothing (the smallest id goes first), how many
-    dependencies wait for the task, how long it takes itself, the work that waits for it directly, the largest id."""
+    """[N] what may decide between tasks of one bottom level. Nothing (the smallest id goes first), how many
+    dependencies wait for the task, or how long it takes itself. Or the work that waits for it directly, or the largest
+    id."""
     reader = np.repeat(np.arange(len(seconds)), np.diff(needs.ptr))
     waiting = np.bincount(needs.source, minlength=len(seconds)).astype(np.float64)
     work = np.bincount(needs.source, seconds[reader], len(seconds)).astype(np.float64)

@@ -1,12 +1,12 @@
-"""`Step`: one training step as two programs: which values the forward program saves, what the backward program computes
-again, in which order, and how many bytes are held at every moment.
+"""`Step`: one training step as two programs. It says which values the forward program saves, and what the backward
+program computes again, in which order. It also says how many bytes are held at every moment.
 
 A step is a graph of forward and gradients at once. Each op carries attributes: `late` (it needs a gradient, so that
 only the backward program can run it), `alias` (per result: the operand whose storage it is a view of, or -1),
 `returned` (per result: 1 by the forward program, 2 by the backward one, 3 by both), `fixed` (computed once and never
 again: random, or with side effects), `saved` (by the compiler itself, when only time counts). The backward program
-computes an early op again when one of its results is needed there and the op is not saved, as late as possible and at
-most once, as torch's partitioner does.
+computes an early op again when one of its results is needed there and the op is not saved. It does so as late as
+possible and at most once, as torch's partitioner does.
 
 Shape legend: N ops, S storages, E reads.
 """

@@ -10,9 +10,9 @@ The load of a device is the sum of
 Devices that do not pay for transfers (`pays_transfers: false`) have the first part only. Order does not matter. Memory
 is that of the weights of a device's kernels: samples stream through.
 
-Plans that differ little are priced by what differs: the loads of a plan follow from those of the plan before it by the
-kernels that moved and the tensors that these make and read. Durations are multiples of `GRID`, so as long as sums are
-exact (below `EXACT`) the loads are the same to the last bit.
+Plans that differ little are priced by what differs. The loads of a plan follow from those of the plan before it. What
+changed are the kernels that moved, and the tensors that these make and read. Durations are multiples of `GRID`, so as
+long as sums are exact (below `EXACT`) the loads are the same to the last bit.
 
 Shape legend: B plans, N ops, T tensors, D devices.
 """

@@ -1,7 +1,7 @@
 """Layered graphs like those of deep networks, of any size: blocks of varying width with skip connections.
 
-Sizes and FLOP follow from shapes as in real models, so placement sees heavy and light ops, scheduling sees parallel
-branches, and fusion sees chains of elementwise work around reductions and matrix products.
+Sizes and FLOP follow from shapes as in real models. So placement sees heavy and light ops, and scheduling sees parallel
+branches. Fusion sees chains of elementwise work around reductions and matrix products.
 """
 
 from collections.abc import Callable

@@ -2,7 +2,7 @@
 rank these; files of fitted costs; and `graphopt measure learn_cost`.
 
 A feature (`graphopt.hardware.inductor.code_features`) costs so many seconds a unit. Only ratios to the default of the
-same graph are fitted, by their squared errors and by their order: of two plans of a graph the faster one should be
+same graph are fitted, by their squared errors and by their order. Of two plans of a graph the faster one should be
 predicted to be faster (pairwise logistic loss). Costs are positive, so their logarithms are fitted, from a usual
 processor's on.
 

@@ -185,7 +185,7 @@ def _needed(module: GraphModule) -> dict[Node, None]:
 
 
 def _prepared(captured: GraphModule) -> GraphModule:
-    """A copy whose results do not depend on the order: what draws random numbers has a seed of its own, what reads but
+    """A copy whose results do not depend on the order. What draws random numbers has a seed of its own. What reads but
     the shape of a tensor is given one without memory."""
     module = GraphModule(captured, deepcopy(captured.graph))
     random = [n for n in module.graph.nodes if torch.Tag.nondeterministic_seeded in getattr(n.target, "tags", ())]

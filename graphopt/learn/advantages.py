@@ -1,10 +1,11 @@
-"""LAF's samples and labels: Gibbs sampling of decisions with every choice at every visited slot priced (section 4.1),
-and the local advantages f(k) = cost(y_v = k, rest) - cost(y_v = first choice, rest) of it (sections 3 and 4.2).
+"""LAF's samples and labels. Samples come from Gibbs sampling of decisions with every choice at every visited slot
+priced (section 4.1). Labels are the local advantages f(k) = cost(y_v = k, rest) - cost(y_v = first choice, rest)
+(sections 3 and 4.2).
 
-A visit prices all choices of one slot with the other slots as they are, and draws the next choice with
-p(y_v = k | rest) proportional to exp(-cost(y_v = k, rest) / tau). A survey prices all choices of all slots around one
-decision and moves nothing: a network reads such a decision once for all its labels. Surveys are our addition.
-Decisions are canonical (`AssignTask.canonical`), so exact deltas and full prices give the same samples bit for bit.
+A visit prices all choices of one slot with the other slots as they are. It draws the next choice with p(y_v = k | rest)
+proportional to exp(-cost(y_v = k, rest) / tau). A survey prices all choices of all slots around one decision and moves
+nothing: a network reads such a decision once for all its labels. Surveys are our addition. Decisions are canonical
+(`AssignTask.canonical`), so exact deltas and full prices give the same samples bit for bit.
 
 Samples of many graphs are collected once, chain by chain and sweep by sweep, and kept on disk.
 
@@ -267,8 +268,8 @@ class SampleSet:
     """All samples of all training graphs, and how often each is drawn (section 4.2).
 
     With the probability `priority` a sample is one of those with the largest advantages of their graphs, each equally
-    often, else any of all. Samples around one decision are read together: a decision is drawn with the sum of the
-    probabilities of its samples, and each of these has its share of the loss, which is the same in expectation.
+    often, else any of all. Samples around one decision are read together. A decision is drawn with the sum of the
+    probabilities of its samples. Each of these has its share of the loss, which is the same in expectation.
     """
 
     def __init__(self, graphs: Mapping[str, ExampleSet], priority: float | None) -> None:

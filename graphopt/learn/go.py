@@ -18,8 +18,8 @@ the decision is the answer                  | then uniform decisions, answers to
                                             | (`algo=go_paper`: all of it is fine-tuning, its best sample counts)
 sizes, T, segments, rates: left open        | conf/algo/go.yaml
 
-An op's own advantage is the price after changing this op alone minus the price of the plan, log-compressed on the scale
-of the graph's median, times the probability of the other choices, so that a settled op stops learning.
+An op's own advantage is the price after changing this op alone minus the price of the plan. It is log-compressed on the
+scale of the graph's median, and multiplied by the probability of the other choices. So a settled op stops learning.
 
 Shape legend: N ops of all graphs of a batch, G graphs, S samples, H heads, K choices, D width; of attention P segments,
 Z ops per segment.
@@ -234,7 +234,7 @@ class GOPolicy(nn.Module):
 
     def _one_by_one(self, observation: GOObservation, encoded: EncodedGraphs, previous_NH: Tensor,
                     choose: Callable[[int, Tensor], Tensor]) -> Tensor:  # fmt: skip
-        """[S, N, H, K] head by head: the layers read the graph, the previous decisions, in their place what heads
+        """[S, N, H, K] head by head. The layers read the graph, the previous decisions, in their place what heads
         before have chosen, and what the layers said to the head before."""
         ops, num_ops, parts = len(previous_NH), observation.data.num_ops, []
         now, seen, before = encoded, previous_NH, torch.zeros_like(encoded.h)
@@ -346,8 +346,8 @@ class Credit:
         self._cost, self._pricing = cost, pricing
 
     def judge(self, graphs: list[Graph], chosen: Tensor) -> tuple[Tensor, Tensor, Tensor, float]:
-        """Prices S samples [S, N, H] of every graph: (one canonical decision per graph [N, H], the credit that all ops
-        of a graph share and each op's own [S, N, H] each, the mean reward)."""
+        """Prices S samples [S, N, H] of every graph. Returns (one canonical decision per graph [N, H], the credit that
+        all ops of a graph share and each op's own [S, N, H] each, the mean reward)."""
         picked, shared, own, rewards, start = [], [], [], [], 0
         for graph in graphs:
             decisions = chosen[:, start : start + graph.num_ops].cpu().numpy().astype(np.int16)

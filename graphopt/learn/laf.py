@@ -234,7 +234,7 @@ class LAF(Learner):
 
     def validation_values(self, graph: Graph) -> list[float]:
         """Rank correlations of predictions and labels (|f| or f, as is learned) around the collected decisions of a
-        graph: searches on a few graphs are too noisy to tell a trained network from an untrained one. Decisions around
+        graph. Searches on a few graphs are too noisy to tell a trained network from an untrained one. Decisions around
         which all labels are equal say nothing."""
         if graph.hash not in self._examples:
             self._read([graph], range(self.collection.sweeps + 1 if self.collection.surveys else 1))

@@ -1,10 +1,11 @@
 """REGAL: a graph network steers a genetic algorithm (Paliwal et al., ICLR 2020, and the earlier text of May 2019).
 
-One forward pass reads the graph and gives, for every op, the distributions from which BRKGA draws its first population
-and its mutants: a Beta per device affinity, one for the scheduling priority and, by config, the elite bias. Then the
-BRKGA of `algo=brkga` spends the whole budget. Learning is REINFORCE, each graph being a contextual bandit: actions
-y ~ p(y | G), a BRKGA run with them, reward r = -o_a / o_s with o_s the objective of standard BRKGA under the same
-budget (section 3); a learned baseline is subtracted; entropy bonus. The appendix was not at hand.
+One forward pass reads the graph. For every op it gives the distributions from which BRKGA draws its first population
+and its mutants. These are a Beta per device affinity, one for the scheduling priority and, by config, the elite bias.
+Then the BRKGA of `algo=brkga` spends the whole budget. Learning is REINFORCE, each graph being a contextual bandit
+(section 3). Actions y ~ p(y | G) are drawn and BRKGA runs with them. The reward is r = -o_a / o_s with o_s the
+objective of standard BRKGA under the same budget; a learned baseline is subtracted; entropy bonus. The appendix was not
+at hand.
 
 Every gene of an op has a Beta given by two categorical actions of k = 16 values, a mean index m and a variance index v:
 mu = (m + 1) / (k + 1), sigma^2 = mu (1 - mu) (v + 1) / (k + 1), alpha + beta = (k - v) / (v + 1). The elite bias of an
@@ -26,11 +27,11 @@ transfers: no action                | keys from the Beta of their producer's pri
 -                                   | actions of masked ops (`Graph.train_mask`) act, but teach nothing
 
 A graph action moves thousands of genes together, so its effect stands out of the noise of a BRKGA run, which that of an
-op's own action does not. The strengths, of placement and of scheduling, say how far the proposal is from uniform keys,
-which are best on some graphs, and which no small change of weights leads to (results/regal.md).
+op's own action does not. The strengths, of placement and of scheduling, say how far the proposal is from uniform keys.
+Those are best on some graphs, and no small change of weights leads to them (results/regal.md).
 
-Shape legend: N ops of all graphs of a batch, G graphs, S samples, D devices, A actions of an op (2 D + 2 + 1),
-P actions of a graph, K keys, X inputs of a head, W width of a state.
+Shape legend: N ops of all graphs of a batch, G graphs, S samples, D devices. A actions of an op (2 D + 2 + 1), P
+actions of a graph, K keys. X inputs of a head, W width of a state.
 """
 
 import math

@@ -1,8 +1,8 @@
 """Hydra's sweeper for searches over settings: Optuna proposes what a job tries, through whatever launcher.
 
 The same search may run from several places at once; `n_trials` counts the trials of all. Who runs a trial holds a lock
-in the study's folder. So a trial whose process was killed is known at once, without a heartbeat and a grace time, and
-its settings are tried again: its cell goes on where it stopped.
+in the study's folder. So a trial whose process was killed is known at once, without a heartbeat and a grace time. Its
+settings are tried again: its cell goes on where it stopped.
 """
 
 import time
@@ -30,8 +30,8 @@ ELSEWHERE = ("study", "output_dir", "resume")  # keys that may change in the mid
 
 class OptunaSweeper(ResumingSweeper):
     """n_trials: of the whole search, in all its calls. n_jobs: trials at once, of each call. measure: a name of
-    `graphopt.run.loggers.scalars`. sampler: made for each trial anew, with `seed` = seed + the trial's number, so that
-    a search with n_jobs=1 is replayed by its seed, and places do not propose the same."""
+    `graphopt.run.loggers.scalars`. sampler: made for each trial anew, with `seed` = seed + the trial's number. So a
+    search with n_jobs=1 is replayed by its seed, and places do not propose the same."""
 
     def __init__(
         self, *, n_trials: int, n_jobs: int, measure: str, direction: str, storage: str | None,

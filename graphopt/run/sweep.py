@@ -1,5 +1,5 @@
 """Hydra's sweeper, without the jobs whose cells are finished: they are passed over before they are composed. The same
-sweep may run from several places at once, which divide the cells between them: a job whose cell another run works on is
+sweep may run from several places at once, which divide the cells between them. A job whose cell another run works on is
 looked at again when the others are done.
 
 An experiment may have algorithms of its own: `hydra.sweeper.algos` says of each name which words make it of an option.

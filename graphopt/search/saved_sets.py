@@ -1,13 +1,13 @@
 """The best saved sets of a step: bytes at the worst moment against the time of what is computed twice.
 
-A budget b in [0, 1] stands for the limit `floor + b (top - floor)` on the peak: top is the peak of the first start,
-what a compiler saves when only time counts, and floor the lowest peak found. The answer is the set with the least work
+A budget b in [0, 1] stands for the limit `floor + b (top - floor)` on the peak. top is the peak of the first start,
+what a compiler saves when only time counts. floor is the lowest peak found. The answer is the set with the least work
 done twice within the limit. All budgets are answered from one front, so the peak never rises when the budget falls.
 
-Some starts cut the forward pass into segments: at a cut all values that later forward ops read are saved, and each
-segment is computed again from the cut before it. Cuts by a threshold on the bytes of a segment, as Chen et al. place
-them (Training Deep Nets with Sublinear Memory Cost, 2016, section 4.1, algorithm 3); at the cheapest frontier since the
-last cut, which their algorithm leaves to the user.
+Some starts cut the forward pass into segments. At a cut all values that later forward ops read are saved. Each segment
+is computed again from the cut before it. Cuts by a threshold on the bytes of a segment, as Chen et al. place them
+(Training Deep Nets with Sublinear Memory Cost, 2016, section 4.1, algorithm 3); at the cheapest frontier since the last
+cut, which their algorithm leaves to the user.
 
 `segments` is the search over these cuts, then over single saves taken back or moved.
 """

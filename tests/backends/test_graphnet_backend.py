@@ -108,6 +108,7 @@ class Program_weight_tensor_meta_L_x_:
 """
 
 
+@pytest.mark.slow
 def test_programs_are_raced_and_a_second_call_goes_on(tmp_path: Path) -> None:
     for name in ("one", "two"):
         (folder := tmp_path / "samples" / "own" / name).mkdir(parents=True)

@@ -41,7 +41,9 @@ PreemptType=preempt/partition_prio
 PreemptMode=REQUEUE
 NodeName=n1 NodeAddr=127.0.0.1 NodeHostname=localhost Port=17001 CPUs=1 RealMemory=4000
 NodeName=n2 NodeAddr=127.0.0.1 NodeHostname=localhost Port=17002 CPUs=1 RealMemory=4000
+NodeName=n3 NodeAddr=127.0.0.1 NodeHostname=localhost Port=17003 CPUs=1 RealMemory=4000
 PartitionName=main Nodes=n1,n2 Default=YES MaxTime=60 State=UP PriorityTier=1
+PartitionName=apart Nodes=n3 MaxTime=60 State=UP PriorityTier=1
 PartitionName=urgent Nodes=n1,n2 MaxTime=60 State=UP PriorityTier=10
 """
 ACCOUNTING = """AuthType=auth/munge
@@ -74,7 +76,7 @@ def cluster(root: Path) -> Iterator[dict[str, str]]:
     """What its commands need in their environment, while it runs."""
     config = root / "slurm.conf"
     config.write_text(CONTROLLER.format(root=root))
-    for folder in ("state", "spool.n1", "spool.n2", "database"):
+    for folder in ("state", "spool.n1", "spool.n2", "spool.n3", "database"):
         (root / folder).mkdir()
     variables, begun = {**os.environ, "SLURM_CONF": str(config)}, list[subprocess.Popen[bytes]]()
 
@@ -97,11 +99,11 @@ def cluster(root: Path) -> Iterator[dict[str, str]]:
             lambda: subprocess.run(["sacctmgr", "-n", "show", "cluster"], env=variables, capture_output=True).returncode
         )
         start("slurmctld", "-D")
-        for node in ("n1", "n2"):
+        for node in ("n1", "n2", "n3"):
             start("slurmd", "-D", "-N", node)
         _until(
             lambda: (
-                subprocess.check_output(["sinfo", "-h", "-o", "%t%D"], env=variables).decode().split()[:1] != ["idle2"]
+                subprocess.check_output(["sinfo", "-h", "-o", "%t%D"], env=variables).decode().split()[:1] != ["idle3"]
             )
         )
         yield variables

@@ -27,8 +27,9 @@ ON_SLURM = ("hydra/launcher=submitit_slurm", "hydra.launcher.partition=main")
 
 
 def running(variables: dict[str, str]) -> list[str]:
-    """Numbers of the jobs that run."""
-    return subprocess.check_output(["squeue", "-h", "-r", "-t", "R", "-o", "%i"], env=variables, text=True).split()
+    """Numbers of the jobs that run on the two nodes."""
+    command = ["squeue", "-h", "-r", "-t", "R", "-o", "%i", "-p", "main"]
+    return subprocess.check_output(command, env=variables, text=True).split()
 
 
 def test_sweeps_on_slurm(tmp_path_factory: pytest.TempPathFactory, tmp_path: Path, subtests: pytest.Subtests) -> None:
@@ -38,6 +39,10 @@ def test_sweeps_on_slurm(tmp_path_factory: pytest.TempPathFactory, tmp_path: Pat
     study = [sys.executable, "-m", "graphopt", "study"]
     with slurm.cluster(tmp_path_factory.mktemp("slurm")) as found:
         variables = variables_of(found)
+        # Slurm counts limits in minutes and looks at them every 30 s: one job of 54 s, on a node of its own meanwhile
+        limits = ("hydra.launcher.partition=apart", "hydra.launcher.timeout_min=1", "hydra.launcher.signal_delay_s=50")
+        one = [*LONG[:-1], "seed=0", "algo.seconds=1.8"]
+        limited = begun(sweep(tmp_path / "limited", *one, ON_SLURM[0], *limits), variables)
 
         with subtests.test("rows are those of this process"):
             rows_are_those_of_this_process(tmp_path, variables, *ON_SLURM)
@@ -66,14 +71,6 @@ def test_sweeps_on_slurm(tmp_path_factory: pytest.TempPathFactory, tmp_path: Pat
             said, _ = driver.communicate(timeout=WAIT)
             assert driver.returncode == 0 and rows_of(displaced) == rows_of(tmp_path / "long"), said
 
-        with subtests.test("a job that reaches its time limit goes on"):
-            limits = ("hydra.launcher.timeout_min=1", "hydra.launcher.signal_delay_s=50")  # Slurm counts in minutes
-            one = [*LONG[:-1], "seed=0", "algo.seconds=1.8"]  # 54 s: limits are looked at every 30 s
-            said = done(sweep(tmp_path / "limited", *one, *ON_SLURM, *limits), variables)
-            assert said.returncode == 0 and len(rows_of(tmp_path / "limited")) == 30, said.stderr
-            logs = "".join(file.read_text() for file in (tmp_path / "limited/s/.submitit").glob("*/*_log.err"))
-            assert "this job is timed-out" in logs
-
         with subtests.test("two nodes train as two processes of one machine do"):
             here, there = tmp_path / "two", tmp_path / "nodes"
             nodes = ("hydra.launcher.nodes=2", "trainer.num_nodes=2")
@@ -92,3 +89,9 @@ def test_sweeps_on_slurm(tmp_path_factory: pytest.TempPathFactory, tmp_path: Pat
             assert rows_of(stopped) != rows_of(tmp_path / "long")
             said = done([*study, "retry", str(stopped / "s")], variables)
             assert said.returncode == 0 and rows_of(stopped) == rows_of(tmp_path / "long"), said.stderr
+
+        with subtests.test("a job that reaches its time limit goes on"):
+            said, _ = limited.communicate(timeout=WAIT)
+            assert limited.returncode == 0 and len(rows_of(tmp_path / "limited")) == 30, said
+            logs = "".join(file.read_text() for file in (tmp_path / "limited/s/.submitit").glob("*/*_log.err"))
+            assert "this job is timed-out" in logs

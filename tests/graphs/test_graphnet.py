@@ -270,6 +270,7 @@ def samples(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder / "samples"
 
 
+@pytest.mark.slow
 def test_what_is_read_equals_what_executing_gives(samples: Path) -> None:
     able, unable = compare(samples, list(FEW))
     assert len(able) >= 6 and set(unable) <= {"torchgeometric/GCN", "ultralytics/yolov6n"}  # values decide there

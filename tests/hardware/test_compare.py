@@ -175,6 +175,7 @@ def test_without_ray_it_is_one_sentence(tmp_path: Path, monkeypatch: pytest.Monk
         Service(turns(pool="ray"), table=tmp_path / "t", environment=None, name="strange")
 
 
+@pytest.mark.slow
 def test_two_workers_answer_as_one_does(tmp_path: Path, log: Path) -> None:
     ray = pytest.importorskip("ray", reason="needs Ray: pip install -e '.[ray]'")
     ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False)

@@ -211,6 +211,7 @@ def test_gradients_are_right_when_compiled(name: str, which: str, budget: float)
     assert split(*MODELS[name](), budget, which) < LIMIT
 
 
+@pytest.mark.slow
 def test_a_compiled_u_net_computes_group_norms_again() -> None:
     assert split(*MODELS["UNet"](), 0.2, "partitioner") < LIMIT
 

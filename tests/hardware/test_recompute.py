@@ -62,6 +62,7 @@ def split(module: nn.Module, inputs: list[Tensor], share: float, partition: Any)
         return stepped(module, inputs, torch.compile(module, backend=eager_backend(partition), fullgraph=True))
 
 
+@pytest.mark.slow
 def test_executed_bytes_are_the_simulated_ones_and_gradients_the_same() -> None:
     module, inputs = stack(dropout=0.1)
     wanted, plain = split(module, inputs, 1.0, TORCHS)

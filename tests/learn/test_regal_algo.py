@@ -343,7 +343,9 @@ def the_second(g: Graph) -> NDArray[np.int64]:
     return np.ones(g.num_ops, np.int64)
 
 
-@pytest.mark.parametrize(("actions", "wanted"), [("graph", wanted_devices), ("categorical", the_second)])
+@pytest.mark.parametrize(
+    ("actions", "wanted"), [pytest.param("graph", wanted_devices, marks=pytest.mark.slow), ("categorical", the_second)]
+)
 def test_learns_a_proposal_whose_optimum_is_known(actions: Actions, wanted: Callable[[Graph], NDArray[np.int64]]
                                                   ) -> None:  # fmt: skip
     """From a uniform start, on graphs that it never saw: its keys put far more ops where they belong. A third of such

@@ -19,7 +19,7 @@ import pytest
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 NOTEBOOKS = sorted(DOCS.glob("*.ipynb"))
-MEASURED = pytest.param(DOCS / "faster-module.ipynb", id="faster-module", marks=pytest.mark.slow)
+LONG = ("ablation", "faster-module")  # on request
 
 
 def code_cells(notebook: dict[str, Any]) -> list[dict[str, Any]]:
@@ -72,7 +72,8 @@ def store(path: Path) -> None:
 
 @pytest.mark.timeout(600)  # compiles much, where nothing is compiled yet
 @pytest.mark.parametrize(
-    "path", [MEASURED if path.stem == "faster-module" else pytest.param(path, id=path.stem) for path in NOTEBOOKS]
+    "path",
+    [pytest.param(path, id=path.stem, marks=[pytest.mark.slow] * (path.stem in LONG)) for path in NOTEBOOKS],
 )
 def test_the_cells_print_what_the_page_shows(path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)

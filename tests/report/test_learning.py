@@ -68,6 +68,7 @@ def test_a_folder_without_the_studies_is_refused(tmp_path: Path, capsys: pytest.
     assert command.main([str(tmp_path), "--learning"]) == 1 and "none of the studies" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_the_page_is_what_the_command_makes_and_keeps_what_stands_around_it(tmp_path: Path) -> None:
     """Every number of the table is computed again from the stored studies."""
     before, _, rest = PAGE.read_text().partition("<!-- learning -->\n")

@@ -13,6 +13,7 @@ from dataclasses import replace
 from itertools import islice, pairwise
 
 import numpy as np
+import pytest
 from check_data import check_data
 
 from graphopt.rewrite.egraphs.saturation import Prover, SaturationLimits
@@ -125,6 +126,7 @@ def proof(rule: Rule, prover: Prover) -> int | None:
     return max(known) if known and len(known) == len(rounds) else None
 
 
+@pytest.mark.slow
 def test_every_substitution_is_proved() -> None:
     folder, prover = check_data("rewriting"), Prover(load_rules("generated"))
     single, several = ((folder / f"tensat_converted{name}.txt").read_text() for name in ("", "_multi"))

@@ -41,7 +41,11 @@ def through(*words: str) -> dict[str, Any]:
 
 @pytest.mark.parametrize(
     ("study", "kills", "every"),
-    [("search", 2, 40), ("learner", 2, 60), pytest.param("profiled", 3, 40, marks=pytest.mark.slow)],
+    [
+        pytest.param("search", 2, 40, marks=pytest.mark.slow),
+        ("learner", 2, 60),
+        pytest.param("profiled", 3, 40, marks=pytest.mark.slow),
+    ],
 )
 def test_killed_runs_and_full_disks_end_with_the_same_rows(study: str, kills: int, every: int) -> None:
     found = through("--study", study, "--kills", str(kills), "--full-every", str(every), "--seed", "1")

@@ -49,6 +49,7 @@ def test_a_total_of_trials_in_several_calls(tmp_path: Path) -> None:
     assert measure.returncode == 2 and "choose one of" in measure.stderr and "speedup_families" in measure.stderr
 
 
+@pytest.mark.slow
 def test_one_of_two_workers_is_killed(tmp_path: Path) -> None:
     """Its trial is tried again by the other: none is lost, none counts twice."""
     words = (*SEARCH, TEMPERATURE, "budget.evals=[3000]", "hydra.sweeper.n_trials=5")
@@ -79,6 +80,7 @@ def test_trainings_are_pruned_by_their_validations(tmp_path: Path) -> None:
     assert cell.state == "pruned" and "after 2 steps of training" in cell.what
 
 
+@pytest.mark.slow
 def test_failed_trials_count_and_are_tried_again_when_asked(tmp_path: Path) -> None:
     words = (*SEARCH, "dataset=onnx", "dataset.path=model.onnx", "algo.hot=0.01,0.1", "hydra.sweeper.n_trials=1")
     failed = run(tmp_path, *words)

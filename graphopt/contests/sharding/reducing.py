@@ -1,5 +1,5 @@
-"""An instance as the smallest pairwise model that still has an optimum of it, within its memory: states that some
-neighbour cannot go with are removed (arc consistency), dominated ones as well, and a variable that another one
+"""An instance as the smallest pairwise model that still has an optimum of it, within its memory. States that some
+neighbour cannot go with are removed (arc consistency), and so are dominated ones. A variable that another one
 determines becomes part of it.
 
 Shape legend: V variables, S states of all variables, E edges, C entries of all tables, N nodes of the instance.
@@ -84,8 +84,8 @@ def contracted(model: Pairwise, keep: NDArray[np.bool_]) -> Pairwise:
 
 
 def without_dominated(model: Pairwise, tables: StrategyTables) -> Pairwise:
-    """Without states in whose place another of their variable is never worse, whatever the others are, and uses no
-    more of the memory at any time (Goldstein's criterion for dead ends)."""
+    """Without dominated states (Goldstein's criterion for dead ends). In the place of such a state another of the
+    variable is never worse, whatever the others are. The other one uses no more memory at any time."""
     members = np.argsort(model.owner, kind="stable")
     member_ptr = np.searchsorted(model.owner[members], np.arange(len(model.ptr)))
     edge_ptr, edges = incidence(model)

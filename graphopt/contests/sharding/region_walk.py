@@ -1,5 +1,5 @@
-"""A walk over labels of a pairwise model: regions are solved exactly beside their neighbours, at the price that memory
-has or at none, and what costs less and fits is taken.
+"""A walk over labels of a pairwise model. Regions are solved exactly beside their neighbours, at the price that memory
+has or at none. What costs less and fits is taken.
 
 Shape legend: V variables, S states, P times.
 """

@@ -169,8 +169,8 @@ def _links(workload: TileWorkload, products: Sequence[int], ephemeral: Set[int])
 
 def _chain(workload: TileWorkload, pair: Sequence[int], fed: bool, feeds: dict[int, set[int]], free: Set[int],
            reads: _Reads) -> _Reads:  # fmt: skip
-    """Of two products of which the second reads the first's result, as example 5 has it: what the first makes is as
-    wide as the step of the second is deep, so its outer operand stays and its inner one passes by."""
+    """Of two products of which the second reads the first's result, as example 5 has it. What the first makes is as
+    wide as the step of the second is deep. So its outer operand stays and its inner one passes by."""
     head, tail = pair
     depth, (left, right), (side,) = workload.depth(head), workload.inputs[head], feeds[head]
     stays, passes = (left, right) if side == 0 else (right, left)

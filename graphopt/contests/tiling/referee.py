@@ -1,8 +1,9 @@
 """A second evaluator of schedules, written from the rules without the first: it goes through a step tile by tile and
 looks at which slice of which tensor is there. `check` uses it; nothing is searched with it.
 
-Every use of a tensor is a series over the moments of a step (tile after tile, and in it one depth step after the
-other): the slice that it needs, or none. What is loaded at a moment is what was not there the moment before.
+Every use of a tensor is a series over the moments of a step. Tile comes after tile, and in a tile one depth step after
+the other. Each moment has the slice that it needs, or none. What is loaded at a moment is what was not there the moment
+before.
 """
 
 from dataclasses import dataclass

@@ -165,8 +165,8 @@ _known: WeakKeyDictionary[Graph, dict[SharedSlices, TileWorkload]] = WeakKeyDict
 
 
 def graph_of_workload(workload: TileWorkload) -> Graph:
-    """Its graph: an op is called after its number. Tensors have a byte an element, ops the FLOP of their kind, and as
-    measured time their base cost on a core that is called after its sizes, so that the digest knows these too."""
+    """Its graph: an op is called after its number. Tensors have a byte an element, ops the FLOP of their kind. Their
+    base cost is the measured time on a core that is called after its sizes, so that the digest knows these too."""
     builder = GraphBuilder(workload.name)
     tensors = [builder.tensor((height, width), "uint8") for width, height in
                zip(workload.widths, workload.heights, strict=True)]  # fmt: skip

@@ -121,8 +121,8 @@ class Process:
 
 
 class _Worker:
-    """One process and two pipes. What it starts itself (compilers) is of its group, and ends with it: by `kill`, or,
-    where this process is killed, by a shell of that group that waits for the end of a pipe."""
+    """One process and two pipes. What it starts itself (compilers) is of its group, and ends with it by `kill`. Where
+    this process is killed, a shell of that group ends it, which waits for the end of a pipe."""
 
     def __init__(self, module: str, setting: Mapping[str, Any], variables: Mapping[str, str]) -> None:
         theirs, self._requests = os.pipe()

@@ -1,5 +1,5 @@
-"""A plan's nests of loops and what they take, from a program's loops: which values TorchInductor stores, evaluations of
-operations, elements that are read and written, and how far away these are.
+"""A plan's nests of loops and what they take, from a program's loops. Counted are the values that TorchInductor stores,
+evaluations of operations, elements that are read and written, and how far away these are.
 
 Stored is what the plan asks for. Where it asks for nothing, Inductor's own rules decide (torch 2.13,
 `GraphLowering.run_node`, `StorageBox`), which depend on what was stored before. Nearest data costs a read; the first

@@ -8,8 +8,8 @@ Each access is known by the places that it touches at a few chosen points of its
 places at all of these are taken to be the same. So expressions are never simplified: an index is composed with another
 by evaluating it at the places that the other found, and remembered.
 
-A leaf is a stored value as Inductor's scheduler first sees it: one loop, its dimensions put in order and merged where
-all accesses allow it, and what it reads and writes (torch 2.13, `simplify_and_reorder`, `pick_loop_order`).
+A leaf is a stored value as Inductor's scheduler first sees it, one loop. Its dimensions are in order, and merged where
+all accesses allow it (torch 2.13, `simplify_and_reorder`, `pick_loop_order`). A leaf has what it reads and writes, too.
 
 Shape legend: D dimensions of a loop, S = (1 + D) (1 + DRAWN) points: zero and drawn ones, and a step from each along
 each dimension.

@@ -1,8 +1,8 @@
 """Exact delta pricing of store/inline flags: only what other requests change is legalised and priced again.
 
-Equal to full pricing to the last digit: kernel times are multiples of a power of two, so their sums do not depend on
-order, and the decoder's decision is repeated for every op that a change may reach, from the last to the first: what a
-kernel that changes computes or reads. Kernels that do not change decide as they did before.
+Equal to full pricing to the last digit, since kernel times are multiples of a power of two, whose sums do not depend on
+order. The decoder's decision is repeated for every op that a change may reach, from the last to the first. These are
+the ops that a changed kernel computes or reads. Kernels that do not change decide as they did before.
 
 Shape legend: N ops, K flips.
 """

@@ -1,8 +1,8 @@
 """What one kernel costs on a device: a roofline with the corrections of docs/semantics.md, XLA's GPU model, or a model
 that was learned.
 
-Times are rounded to multiples of 2^-40 s (about 1 ps), so that float64 sums of kernel times below 8192 s are exact
-whatever their order: delta pricing then equals full pricing to the last digit.
+Times are rounded to multiples of 2^-40 s (about 1 ps). So float64 sums of kernel times below 8192 s are exact whatever
+their order. Delta pricing then equals full pricing to the last digit.
 
 XLA's model (`fusion_model: xla_gpu`) is described from its `gpu_performance_model` (2024-2026): time = launch + compute
 + memory - 0.95 * min(compute, memory). Where XLA asks its emitters, we choose: blocks of 128 threads, one thread per
@@ -145,8 +145,8 @@ class KernelWork(NamedTuple):
 def kernel_work(f: Fusible, root: int, inline: NDArray[np.bool_], w: Workspace) -> KernelWork:
     """Walks the kernel from its root backwards and counts evaluations and reads.
 
-    An inlined op is evaluated once per element for all consumers that read it in their own order (the value stays in a
-    register) and once more per read for every other consumer: recomputation is paid along index-changing paths.
+    An inlined op is evaluated once per element for all consumers that read it in their own order: the value stays in a
+    register. Every other consumer evaluates it once more per read. So recomputation is paid along index-changing paths.
     Reductions and contractions are computed once per kernel, cooperatively. Leaves reads in w.slot[N + tensor].
     """
     n = len(f.op)

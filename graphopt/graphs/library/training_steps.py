@@ -39,7 +39,7 @@ def gpt2() -> Step:
 
 
 def bert() -> Step:
-    """8 layers of width 256, 4 sequences of 256 tokens, dropout 0.1 outside attention."""
+    """8 layers of width 256, 4 sequences of 256 tokens. Dropout is 0.1 outside attention."""
     from transformers import BertConfig, BertForMaskedLM
 
     config = BertConfig(vocab_size=WORDS, hidden_size=256, num_hidden_layers=8, num_attention_heads=4,
@@ -49,7 +49,7 @@ def bert() -> Step:
 
 
 def vit() -> Step:
-    """timm's ViT: 12 blocks of width 192, 8 pictures of 128 x 128 in patches of 16."""
+    """timm's ViT with 12 blocks of width 192, patches of 16. It reads 8 pictures of 128 x 128."""
     return _picture("vit_small_patch16_224", 128, 8, img_size=128, embed_dim=192, depth=12, num_heads=3)
 
 
@@ -64,7 +64,7 @@ def resnet() -> Step:
 
 
 def unet() -> Step:
-    """MONAI's U-Net with residual units, 5 levels of 16 to 128 channels, 4 pictures of 128 x 128."""
+    """MONAI's U-Net with residual units, 5 levels of 16 to 128 channels. It reads 4 pictures of 128 x 128."""
     from monai.networks.nets import UNet
 
     model = UNet(2, 3, 4, channels=(16, 32, 64, 128, 128), strides=(2, 2, 2, 1), num_res_units=2)

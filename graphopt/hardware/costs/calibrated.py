@@ -4,10 +4,10 @@ The program is lowered once, with every value stored. From the loops that it bec
 stored, after Inductor's rules where a plan asks for nothing; what each stored value evaluates and reads; which loops
 become one. Their operations, reads and writes cost what a preset says, which `graphopt measure calibrate` measures.
 
-That subcommand compiles small programs by TorchInductor and times them on one pinned core: each operation in loops that
-are vectorised and that are not, reductions, reads that do not step by one, copies of growing sizes, the beginning of a
-loop and of a kernel. It takes some minutes. What was measured is kept, so that a stopped call goes on where it was. The
-numbers go to `calibrated.json` in $GRAPHOPT_CACHE, or to what `--file` names.
+That subcommand compiles small programs by TorchInductor and times them on one pinned core. They are each operation in
+loops that are vectorised and that are not, reductions, and reads that do not step by one. Others are copies of growing
+sizes, the beginning of a loop and of a kernel. It takes some minutes. What was measured is kept, so that a stopped call
+goes on where it was. The numbers go to `calibrated.json` in $GRAPHOPT_CACHE, or to what `--file` names.
 """
 
 import argparse

@@ -1,9 +1,9 @@
 """REGAL's encoders (Paliwal et al.: Reinforced Genetic Algorithm Learning, 2020): message passing in both directions
 (appendix), and its baseline GAS, graph as sequence, which reads the ops by a recurrent network (`Sequence`).
 
-h_v from the op's features, e' = MLP(e) from the edge's. A round, for every edge from producer v to consumer u:
-m_vu = MLP([h_v, h_u, e'_vu]) to the consumer, m'_uv = MLP'([h_u, h_v, e'_vu]) back to the producer, and then
-h_v <- update([h_v, messages from producers, messages from consumers]).
+h_v from the op's features, e' = MLP(e) from the edge's. A round, for every edge from producer v to consumer u: m_vu =
+MLP([h_v, h_u, e'_vu]) goes to the consumer. m'_uv = MLP'([h_u, h_v, e'_vu]) goes back to the producer. Then h_v <-
+update([h_v, messages from producers, messages from consumers]).
 
 Our choices: messages are averaged, not summed, since sums explode where a result has thousands of readers (how many
 neighbours there are is among the features of ops); MLPs of messages have one hidden layer of the encoder's width; an
@@ -30,7 +30,7 @@ Rounds = Annotated[int, Between(0, 1000)]
 class Messages(nn.Module):
     """The mean over senders v of MLP([h_v, h_u, e'_vu]) for every receiver u; 0 without any: [N, D].
 
-    Linear maps change places with gathering and averaging, so that they run once per op and not once per edge: the
+    Linear maps change places with gathering and averaging, so that they run once per op and not once per edge. The
     hidden layer is W1 h_v + W2 h_u + W3 e', the output layer is applied to the mean.
     """
 

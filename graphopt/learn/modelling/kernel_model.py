@@ -1,8 +1,8 @@
 """Learned performance models: of kernels (`kernel_model`), and of whole runs on several devices (`run_model`).
 
 After Kaufman, Phothilimthana, Zhou, Mendis, Roy, Sabne, Burrows, "A Learned Performance Model for Tensor Processing
-Units" (MLSys 2021): kernels, a loss on their times, an autotuner of fusion that asks the model first, which costs no
-evaluation, and spends the budget on what the model finds best.
+Units" (MLSys 2021). It has kernels, a loss on their times, and an autotuner of fusion. That asks the model first, which
+costs no evaluation, and spends the budget on what the model finds best.
 
 The paper                                  | Here
 a graph network over the ops of a kernel   | sums over its ops, two hidden layers (`learned_kernel`)

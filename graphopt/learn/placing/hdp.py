@@ -144,7 +144,8 @@ def _read(graph: Graph, ops: np.ndarray) -> tuple[Tensor, Tensor, Tensor, Tensor
 
 
 def _neighbours(edges: np.ndarray, ops: int) -> Tensor:
-    """[N, 2 x NEIGHBOURS] place in the order (0 to 1) and direction (1 reads from it, -1 makes for it) of the first."""
+    """[N, 2 x NEIGHBOURS] of the first: place in the order (0 to 1), and direction. 1 reads from it, -1 makes for
+    it."""
     found, count = np.zeros((ops, NEIGHBOURS, 2), np.float32), np.zeros(ops, np.int64)
     for source, target in edges.T:
         for here, there, way in ((source, target, 1.0), (target, source, -1.0)):

@@ -4,8 +4,8 @@ placement.
 From a whole solution on, again and again: a *region picker* says of every region what rewriting it is worth, Q(s, w),
 and draws one by softmax of it; a *rule picker* draws one of the rules that apply there, and the solution is rewritten,
 for better or worse. Both read the whole solution. Advantage actor-critic (section 3.2): Q is regressed to the
-discounted rewards that followed, the rule picker follows the policy gradient with that return minus Q as advantage, and
-both losses are added, Q's with weight 10. Here a region is a group of ops and a rule moves it to another device; a
+discounted rewards that followed. The rule picker follows the policy gradient with that return minus Q as advantage.
+Both losses are added, Q's with weight 10. Here a region is a group of ops and a rule moves it to another device; a
 rewriting earns what the price falls by, in units of the default's, and is an evaluation. It learns while the graph is
 being solved.
 

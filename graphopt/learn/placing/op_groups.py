@@ -1,5 +1,5 @@
-"""What learners of placement share that learn while they solve: groups of ops, which are placed together, messages
-between them, a network that places them in turn, the reward, and seeded randomness.
+"""What learners of placement share that learn while they solve. Groups of ops are placed together, messages pass
+between them, and a network places them in turn. The reward and seeded randomness are here, too.
 
 Shape legend: N ops, M groups, B decisions, D devices, F features, W width.
 """
@@ -138,8 +138,8 @@ def learn_on_groups(problem: AssignProblem, most: int, learn: Callable[[AssignPr
 
 
 class GroupMessages(nn.Module):
-    """[..., M, W] states of groups from features [..., M, F]: in every round each takes up what its producers say and,
-    apart, what its readers say, the same weights in all rounds."""
+    """[..., M, W] states of groups from features [..., M, F]. In every round each takes up what its producers say and,
+    apart, what its readers say. The weights are the same in all rounds."""
 
     def __init__(self, features: int, width: int, rounds: int) -> None:
         super().__init__()

@@ -7,11 +7,11 @@ evaluation. The policy: messages along and against the edges; the visited group'
 ancestors, its descendants and the groups parallel to it; a classifier. REINFORCE, with a baseline for every time step:
 the mean of the last episodes' returns from there. It learns while the graph is being solved.
 
-As in the authors' code: cost, output size, current and done bits and the placement as features, eight rounds of
-messages, a window of ten for the baseline, the learning rate falling linearly. Not known or ours: the groups
-(`op_groups`), no start times among the features (an evaluation here is a price), the default placement as the start of
-every episode, the entropy bonus, that several episodes make an update together (theirs: 4 to 8 workers), the reward in
-units of the default's price, and a plan that does not fit counts as ten times the default.
+As in the authors' code: features are cost, output size, current and done bits and the placement. There are eight rounds
+of messages. The baseline has a window of ten, and the learning rate falls linearly. Not known or ours are the groups
+(`op_groups`), and no start times among the features (an evaluation here is a price). So are the default placement as
+the start of every episode, and the entropy bonus. Several episodes make an update together (theirs: 4 to 8 workers).
+The reward is in units of the default's price, and a plan that does not fit counts as ten times the default.
 
 Shape legend: B episodes, M groups, D devices, F features, W width.
 """

@@ -29,8 +29,8 @@ class Fusion(AssignTask):
     for the whole graph; `equal`: those that keep outputs as they are, `close`: also those that change rounding; null:
     none.
 
-    Of a graph that a compiler was asked about (`core.compiler`), its own choices are the default, ops have a
-    choice where it has one, and its own caps are obeyed when it compiles.
+    Of a graph that a compiler was asked about (`core.compiler`), its own choices are the default. Ops have a choice
+    where it has one, and its own caps are obeyed when it compiles.
     """
 
     limits: KernelLimits

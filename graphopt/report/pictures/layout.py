@@ -1,8 +1,8 @@
 """Where the ops of a graph stand in a picture: layers from left to right, few crossings, wrapped like text.
 
-Sugiyama's method in our words: longest-path layers, dummy points where an edge passes a layer, barycentre sweeps that
-keep the order with the fewest crossings, then coordinates as close to the neighbours' as the order allows (isotonic
-regression).
+Sugiyama's method in our words. There are longest-path layers, and dummy points where an edge passes a layer. Barycentre
+sweeps keep the order with the fewest crossings. Then coordinates are as close to the neighbours' as the order allows
+(isotonic regression).
 
 Legend: V ops shown, E edges, P points (ops and dummies), L layers.
 """

@@ -1,5 +1,5 @@
-"""All pictures of one decision: the graph by kernel or device (`graph_picture`), the trace file, and the simulated run
-as a Gantt chart with the memory of its devices over time."""
+"""All pictures of one decision: the graph by kernel or device (`graph_picture`), and the trace file. The simulated run
+is a Gantt chart with the memory of its devices over time."""
 
 from collections.abc import Sequence
 from pathlib import Path

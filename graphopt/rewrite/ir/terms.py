@@ -1,8 +1,8 @@
 """Hash-consed terms, and programs made of them.
 
-A term is an operation applied to terms. Equal terms are one term (interning), so structural equality is equality of
-ids, common subexpressions are shared, and what is known of a term (its types, its cost, where rules match) is found
-out once. A rewrite makes new terms for the path from the change to the outputs; all others are shared.
+A term is an operation applied to terms. Equal terms are one term (interning). So structural equality is equality of
+ids, and common subexpressions are shared. What is known of a term (its types, its cost, where rules match) is found out
+once. A rewrite makes new terms for the path from the change to the outputs; all others are shared.
 
 Ids ascend from inputs to users: sorted ids are a topological order.
 """

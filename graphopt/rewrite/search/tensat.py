@@ -4,8 +4,8 @@ All rules add what they make to classes of equal terms, whatever it costs; then 
 integer program that pays shared terms once, or greedily. It is priced, one evaluation. Rules of several outputs are
 used in the first `k_multi` rounds only, since each round of them squares the number of programs.
 
-Restarts are ours: saturation begins anew with the extracted program as long as that helps, so that merges build on
-merges (k_multi larger than 1 is the paper's way, which keeps all useless merges, too).
+Restarts are ours: saturation begins anew with the extracted program as long as that helps. So merges build on merges
+(k_multi larger than 1 is the paper's way, which keeps all useless merges, too).
 
 The rules of the answer are those that made the nodes which were chosen, in the order in which they came. A rule that
 merely says that two nodes are equal makes none.

@@ -229,8 +229,8 @@ def refusal(algo: str, config: Mapping[str, Any]) -> str:
 
 
 def with_peers(config: Any) -> Any:
-    """The composed configuration of a single run, with those that it is compared with: where it does not say, the
-    default and the strongest search of its task that fits (conf/strongest.yaml)."""
+    """The composed configuration of a single run, with those that it is compared with. Where it does not say, these are
+    the default and the strongest search of its task that fits (conf/strongest.yaml)."""
     if config.get("compare") is not None:
         return config
     from omegaconf import OmegaConf

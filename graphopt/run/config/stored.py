@@ -10,7 +10,7 @@ wants one, and only of that class. A setting that would import, open, run or con
 (`graphopt.core.utils.marks`), and the mark says what counts of a file's value. All else is plain values.
 
 A name can be overridden (`machine.name=mine`), and a node holds all values of its option. So an option only has to name
-the class: it is the yaml file called like the node if that one has the node's class, else the first that has it.
+the class. It is the yaml file called like the node if that one has the node's class. Else it is the first that has it.
 """
 
 import dataclasses

@@ -121,8 +121,8 @@ def key_of(row: Mapping[str, Any]) -> tuple[Any, ...]:
 
 
 class RowFile:
-    """Appends rows to one file. Keeps what is done: rows of other states are dropped before the first new one, since
-    their work is tried again, and so are lines that are no rows, with a warning when the file is opened."""
+    """Appends rows to one file. Keeps what is done. Rows of other states are dropped before the first new one, since
+    their work is tried again. Lines that are no rows are dropped as well, with a warning when the file is opened."""
 
     def __init__(self, path: Path) -> None:
         self.path = path

@@ -1,5 +1,5 @@
-"""What training needs and Lightning lacks: checkpoints from which it goes on as if nothing had happened, counters of
-what it costs, a progress bar, and curves of the run's log.
+"""What training needs and Lightning lacks. There are checkpoints from which it goes on as if nothing had happened, and
+counters of what it costs. There are a progress bar and curves of the run's log, too.
 
 Lightning does not keep the state of random generators, and a checkpoint that its ModelCheckpoint writes after a step
 loses a validation that is due at the same step. So `Resumable` writes `last.ckpt`, a checkpoint of Lightning's own,

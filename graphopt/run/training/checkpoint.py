@@ -181,7 +181,7 @@ def save(path: Path, state: State) -> None:
 
 class WholeFiles(TorchCheckpointIO):
     """Lightning's files, written beside their place. Its own way is to write them in the system's folder for temporary
-    files and to move them, which is a copy where that is another disk: a kill in it would leave half of a file."""
+    files and to move them. Moving is a copy where that is another disk: a kill in it would leave half of a file."""
 
     def save_checkpoint(self, checkpoint: State, path: str | Path, storage_options: Any = None) -> None:
         """Lightning's name for `save`."""

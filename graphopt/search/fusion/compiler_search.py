@@ -1,7 +1,8 @@
 """`compiler_search`: what suits a compiler that answers some twenty evaluations a minute, and whose default is strong.
 
-The search never leaves the default's neighbourhood: single knobs, those that help together, rules that store or inline
-many ops at once, rules with knobs, classes of alike ops, then flips of one to three ops that several others read.
+The search never leaves the default's neighbourhood. It tries single knobs, those that help together, rules that store
+or inline many ops at once, and rules with knobs. Then come classes of alike ops, then flips of one to three ops that
+several others read.
 
 Shape legend: N ops, H heads.
 """
@@ -88,7 +89,7 @@ class CompilerSearch(Optimizer):
 
     masks, near: no search, but plans to fit and to judge cost models by (experiment=calibration). Of the masks the k-th
     of n draws the choice of a share k / n of the ops anew. Near the default are every value of every knob, every rule,
-    then flips of one to three ops, and in every fourth flip what is cut, where the task decides that.
+    then flips of one to three ops. In every fourth flip what is cut changes, where the task decides that.
     """
 
     needs_roles = frozenset({Role.FUSION})

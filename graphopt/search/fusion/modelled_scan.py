@@ -10,8 +10,8 @@ helps any more, several near each other may; a model that costs no evaluation fi
 (Glover, "Ejection chains, reference structures and alternating path methods", 1996), with a model as the judge of what
 a forced change ejects.
 
-With a budget, from the best so far it evaluates whole classes of alike ops and compound moves, those first of which the
-model expects most, then moves that begin with ops drawn at random.
+With a budget, from the best so far it evaluates whole classes of alike ops and compound moves. Those come first of
+which the model expects most. Then come moves that begin with ops drawn at random.
 
 Shape legend: N ops, F forced ops, C ops that change.
 """

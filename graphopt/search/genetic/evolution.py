@@ -1,7 +1,7 @@
 """Biased random-key genetic algorithm (Gonçalves, Resende 2011), the solver inside REGAL.
 
 A chromosome is a vector of keys in [0, 1], which the task decodes into a plan. A generation keeps the elites, adds
-mutants (new draws from the sampler), and fills up with children of an elite and a non-elite: each gene comes from the
+mutants (new draws from the sampler), and fills up with children of an elite and a non-elite. Each gene comes from the
 elite with the gene's elite bias. The whole population is decoded and priced in one call.
 
 REGAL replaces two things only: the sampler of the first population and of the mutants, and the elite biases.

@@ -114,7 +114,7 @@ HALVINGS = 60  # of the interval in which the least largest sum lies
 
 
 def cut(time: F64, parts: int) -> I64:
-    """[L] runs of layers, at most so many, whose largest sum is the least there is (up to rounding of sums): the
+    """[L] runs of layers, at most so many, whose largest sum is the least there is (up to rounding of sums). It is the
     smallest bound under which runs that are filled one after the other suffice, by bisection."""
     total = np.append(0.0, np.cumsum(time))
     low, high = max(float(time.max(initial=0.0)), float(total[-1]) / parts), float(total[-1])

@@ -30,9 +30,9 @@ def blocks(weight: F64, share: F64) -> I16:
 def spectral(weight: F64, share: F64, edges: csr_array) -> I16:
     """[N] recursive bisection along the Fiedler vector of the normalised Laplacian (Shi, Malik 2000).
 
-    Of the ops of some devices, those that come first along it go to the first half of the devices: their share of the
-    weight, within `SLACK` of the whole, where fewest bytes are cut. Deterministic; where no eigenvector is found, op
-    order stands in.
+    Of the ops of some devices, those that come first along it go to the first half of the devices. They are cut where
+    fewest bytes are cut, with their share of the weight to within `SLACK` of the whole. Deterministic; where no
+    eigenvector is found, op order stands in.
     """
     device = np.zeros(len(weight), np.int16)
 

@@ -6,11 +6,11 @@ prices it, one evaluation each; its price is what counts, and may differ from th
 last. The search starts from the run of the best heuristic.
 
 On one device the order of least peak memory is found, and proved, by a search over sets of ops (`least_memory`), where
-these are few enough: the solver is not asked then.
+these are few enough. The solver is not asked then.
 
 What the solver proves of the model holds for every plan, and is noted, where the model is a relaxation of all that is
-decided and priced: the task does not decide fusion, and the cost model is the event simulator with exact sums (for
-memory, one that frees at the end of the last reader).
+decided and priced. For that the task does not decide fusion, and the cost model is the event simulator with exact sums
+(for memory, one that frees at the end of the last reader).
 """
 
 import math
@@ -158,8 +158,8 @@ def _ordered(problem: AssignProblem, work: Workload) -> bool:
 
 
 def price_heuristics(problem: AssignProblem) -> None:
-    """List schedules and other heuristics (HEFT and bottom level come first), for at most half of the evaluations and,
-    but for one that is under way, a quarter of the seconds."""
+    """List schedules and other heuristics; HEFT and bottom level come first. They have at most half of the evaluations
+    and, but for one that is under way, a quarter of the seconds."""
     if problem.seconds >= HEURISTIC_SHARE * problem.seconds_cap:
         return
     for keys in islice(heuristic_rows(problem), problem.remaining // 2):

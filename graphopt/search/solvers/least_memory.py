@@ -1,8 +1,8 @@
 """The order of ops on one device that needs the least memory, exactly.
 
-What is in memory depends only on the set of ops that have run, so the search is over such sets (down-sets), by rising
-peak: the first way to run everything is the best. From each set, an op that neither adds to memory nor needs more
-than is conceded anyway is run at once, and no other is tried: running it early never hurts, since what it frees stays
+What is in memory depends only on the set of ops that have run. So the search is over such sets (down-sets), by rising
+peak, and the first way to run everything is the best. From each set, an op that neither adds to memory nor needs more
+than is conceded anyway is run at once, and no other is tried. Running it early never hurts, since what it frees stays
 freed and each later set holds no more than before.
 
 Shape legend: N ops, T tensors.

@@ -81,8 +81,8 @@ def fixed_bound(tasks: Tasks, device: I64, lane: I64) -> float:
 
 
 def shares_bound(start: F64, seconds: F64, tail: F64, devices: int) -> float:
-    """The most that earliest start, work over devices and shortest tail of any set of tasks add up to, of the sets of
-    all tasks with a start and a tail of at least some values."""
+    """The most that earliest start, work over devices and shortest tail of any set of tasks add up to. Sets are those
+    of all tasks with a start and a tail of at least some values."""
     works = seconds > 0
     order = np.argsort(-tail[works], kind="stable")
     start, seconds, tail = start[works][order], seconds[works][order], tail[works][order]

@@ -105,7 +105,7 @@ def _deciding(trace: Trace, memory: bool) -> tuple[int, int]:
 
 @njit(cache=True, nogil=True)
 def _critical(source, ptr, device, start, end):  # type: ignore[no-untyped-def]
-    """[N] 1 on the chain that ends last: before a kernel comes what it waited for, the latest to end of the ops that it
+    """[N] 1 on the chain that ends last. Before a kernel comes what it waited for: the latest to end of the ops that it
     reads and of the kernel before it on its device."""
     count = len(start)
     chain, before = np.zeros(count), np.full(count, -1)

@@ -6,9 +6,9 @@ worse; moves of equal cost are made too, since plateaus are wide. After `patienc
 search goes on from the best keys after `kick` random moves. The budget ends it.
 
 Moves (the share of each among those that the task has is `moves`):
-- `device`: an op exchanges its largest affinity with another of its own, so that it runs there;
-- `block`: an op goes where a neighbour of it is, and takes up to `LARGEST_BLOCK` connected ops of its device along: so
-  edges that are cut are mended, which random devices seldom do;
+- `device`: an op exchanges its largest affinity with another of its own, so that it runs there; - `block`: an op goes
+  where a neighbour of it is, and takes up to `LARGEST_BLOCK` connected ops of its device along. So edges that are cut
+  are mended, which random devices seldom do;
 - `swap`: two ops exchange their priorities;
 - `shift`: an op takes a new place in the order;
 - `transfer`: a result gets a new place among those that wait for a link;

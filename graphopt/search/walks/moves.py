@@ -1,5 +1,5 @@
 """What every search shares: the configurable slots of a graph, scores of decisions, a walk over single changes, and
-classes of alike ops (Weisfeiler-Leman): blocks of a network repeat, so one evaluation that changes an op everywhere
+classes of alike ops (Weisfeiler-Leman). Blocks of a network repeat, so one evaluation that changes an op everywhere
 tells more than one that changes it once.
 
 Shape legend: B decisions, K changes, N ops, H heads, M slots.
@@ -132,9 +132,9 @@ class Walk:
 
 
 def start_walk(problem: AssignProblem, slots: Slots, start: Start) -> Walk:
-    """A walk from the `initial` decision (free), from a `random` one, from choice 0 everywhere (`zero`), or from the
-    best of all heuristics for devices and priorities (`heuristic`), each of which is an evaluation. All but the first
-    are billed."""
+    """A walk from the `initial` decision (free), from a `random` one, or from choice 0 everywhere (`zero`). It may also
+    begin at the best of all heuristics for devices and priorities (`heuristic`), each of which is an evaluation. All
+    but the first are billed."""
     if start == "initial":
         return Walk(problem, problem.initial, problem.initial_cost)
     if start == "heuristic":

@@ -1,5 +1,5 @@
-"""How ATen operators (as they stand after decomposition) map onto graphopt's vocabulary, which are decomposed, and the
-FLOP of those whose kind does not say it: contractions, Fourier transforms, sums of embeddings.
+"""How ATen operators, as they stand after decomposition, map onto graphopt's vocabulary, and which are decomposed. Also
+the FLOP of those whose kind does not say it: contractions, Fourier transforms, sums of embeddings.
 """
 
 from collections.abc import Callable, Sequence

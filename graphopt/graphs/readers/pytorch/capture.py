@@ -1,7 +1,7 @@
 """Any `nn.Module` to a `Graph` of primitive operators, without computing anything: traced with fake tensors.
 
 What runs is recorded into an FX graph, as `torch.fx.experimental.proxy_tensor.make_fx` gives with fake tensors, in a
-quarter of its time: one dispatch mode on top of the fake one, and one FX node per operator.
+quarter of its time. There is one dispatch mode on top of the fake one, and one FX node per operator.
 """
 
 # mypy: disable-error-code="no-any-return, no-untyped-call"

@@ -1,8 +1,7 @@
 """Which operators a program file may call, with what, and arguments as plain JSON values, and back.
 
-Names stand in lists. The operator's own schema says the rest: an argument of another kind than it states is refused
-before the operator sees the argument, since torch takes any number for a layout or a type, and some of them end the
-process.
+Names stand in lists. The operator's own schema says the rest. An argument of another kind than it states is refused
+before the operator sees the argument. torch takes any number for a layout or a type, and some of them end the process.
 """
 
 import operator

@@ -39,7 +39,7 @@ _DRAWN = re.compile("rand|bernoulli|multinomial|normal|uniform|dropout|empty|exp
 
 
 class Run(Interpreter):
-    """On fake tensors, small tensors that follow from stored values are computed beside them (`known`): numbers that
+    """On fake tensors, small tensors that follow from stored values are computed beside them (`known`). So numbers that
     are read from tensors, and indices by masks, have the values that they would have. Raises GraphError, which names
     line and call, where a call fails or asks for more than is given."""
 
