@@ -5,7 +5,8 @@ ARGS ?=
 JOBS ?= 2
 
 BIN := .venv/bin
-# Modules are compiled when they are first imported, which most never are. A plain path to this folder, so that `import graphopt` finds the package from the parent folder as well.
+# Modules are compiled when they are first imported, which most never are. A plain path to this folder, so that
+# `import graphopt` finds the package from the parent folder as well.
 PIP := --no-compile --disable-pip-version-check --no-warn-script-location -c constraints.txt --config-settings editable_mode=compat
 CODE := graphopt tests benchmarks docs/conf.py run.py
 
