@@ -115,7 +115,7 @@ def test_without_a_gpu_a_gpus_prices_are_refused_in_one_sentence(tmp_path: Path)
     assert construct(stored, "cost").name == "gpu"  # stored prices replay anywhere
 
 
-@pytest.mark.parametrize("cost", ["onnxruntime", "torch"])
+@pytest.mark.parametrize("cost", ["onnxruntime", pytest.param("torch", marks=pytest.mark.slow)])
 def test_a_search_by_whole_programs_is_stored_and_replays(
     cost: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -199,6 +199,7 @@ def graphopt(site: Path, folder: Path, *words: str) -> subprocess.CompletedProce
 SMALL = ("dataset=synthetic", "task=placement", "logger=none", "dataset.test=1", "dataset.ops=20", "budget.evals=50")
 
 
+@pytest.mark.slow
 def test_the_command_solves_from_an_empty_folder(site: Path, tmp_path: Path) -> None:
     done = graphopt(site, tmp_path, "algo=scan", *SMALL)
     assert done.returncode == 0, done.stderr

@@ -20,7 +20,10 @@ def test_every_task_has_one() -> None:
     assert tasks <= {path.stem for path in EXAMPLES}
 
 
-@pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: str(path.stem))
+@pytest.mark.parametrize(
+    "path",
+    [pytest.param(one, id=one.stem, marks=[pytest.mark.slow] * (one.stem == "every_task")) for one in EXAMPLES],
+)
 def test_it_runs_and_ends_no_worse_than_the_default(
     path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

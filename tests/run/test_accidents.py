@@ -82,7 +82,9 @@ def wait_for(ready: "subprocess.Popen[str]", place: Path, pattern: str) -> None:
     ("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)], ids=["terminated", "interrupted"]
 )
 @pytest.mark.parametrize(
-    ("words", "begun"), [(["algo=annealing"], "decisions/[!.]*.npz"), (TRAIN, "last.ckpt")], ids=["search", "training"]
+    ("words", "begun"),
+    [(["algo=annealing"], "decisions/[!.]*.npz"), pytest.param(TRAIN, "last.ckpt", marks=pytest.mark.slow)],
+    ids=["search", "training"],
 )
 def test_a_signal_is_one_sentence(tmp_path: Path, number: int, code: int, words: list[str], begun: str) -> None:
     command = [sys.executable, "run.py", *SOLVE, *words, f"output_dir={tmp_path}"]

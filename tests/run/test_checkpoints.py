@@ -136,7 +136,15 @@ PURPOSES = [(file, *purpose) for file in PACKAGED
             for purpose in (ANY if "-any-" in file.stem else [tuple(file.stem.split("-")[1:])])]  # fmt: skip
 
 
-@pytest.mark.parametrize(("file", "task", "objective"), PURPOSES, ids=["-".join((f.stem, *p)) for f, *p in PURPOSES])
+@pytest.mark.parametrize(
+    ("file", "task", "objective"),
+    [
+        pytest.param(
+            file, *purpose, id="-".join((file.stem, *purpose)), marks=[pytest.mark.slow] * ("rewrite" in purpose)
+        )
+        for file, *purpose in PURPOSES
+    ],
+)
 def test_answers_at_once(file: Path, task: str, objective: str, tmp_path: Path) -> None:
     algo = file.stem.split("-")[0]
     machine = "gpu2" if file.stem.startswith("go-joint") else "gpu4_pcie"  # which places op by op
