@@ -22,6 +22,7 @@ class Small(nn.Module):
         return ((y @ w) + y.sum(-1, keepdim=True),)
 
 
+@pytest.mark.slow
 def test_the_harness_calls_it_as_it_calls_others(tmp_path: Path) -> None:
     """Arguments by keyword; decisions are found once, saved, and carried out from files."""
     given = {"x": torch.randn(32, 16), "w": torch.randn(16, 16)}

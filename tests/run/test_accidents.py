@@ -42,8 +42,8 @@ def through(*words: str) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("study", "kills", "every"),
     [
-        pytest.param("search", 2, 40, marks=pytest.mark.slow),
-        ("learner", 2, 60),
+        ("search", 2, 40),
+        pytest.param("learner", 2, 60, marks=pytest.mark.slow),
         pytest.param("profiled", 3, 40, marks=pytest.mark.slow),
     ],
 )
