@@ -53,7 +53,7 @@ def run() -> None:
     import hydra
     from hydra.core.plugins import Plugins
 
-    from graphopt import CONF, OWN_OPTIONS
+    from graphopt import CONF
     from graphopt.core.cli import config_dir, for_each_job, readable_help, sentences
 
     if os.getcwd() not in sys.path:
@@ -64,8 +64,6 @@ def run() -> None:
 
     for sweeper in (ResumingSweeper, OptunaSweeper):
         plugins.class_name_to_class[PLUGINS + sweeper.__name__] = sweeper
-    own, said = os.environ.get(OWN_OPTIONS), {word.partition("=")[0] for word in sys.argv}
-    sys.argv[1:1] = ["--config-dir", os.path.abspath(own)] if own and not said & {"--config-dir", "-cd"} else []
     sys.argv[1:] = for_each_job(sys.argv[1:])
     with sentences(), config_dir(sys.argv[1:]), readable_help(sys.argv[1:]):
         hydra.main(version_base="1.3", config_path=str(CONF), config_name="config")(run_cell)()

@@ -198,10 +198,8 @@ def composed(settings: Sequence[str]) -> dict[str, Any]:
     from hydra import compose, initialize_config_dir
     from omegaconf import OmegaConf
 
-    own = os.environ.get(OWN_OPTIONS)
-    further = [f"hydra.searchpath=['file://{os.path.abspath(own)}']"] if own else []
     with initialize_config_dir(str(CONF), version_base="1.3"):
-        config = OmegaConf.to_container(compose("config", overrides=[*further, *settings]), resolve=True)
+        config = OmegaConf.to_container(compose("config", overrides=list(settings)), resolve=True)
     assert isinstance(config, dict)
     return {str(key): value for key, value in config.items()}
 
