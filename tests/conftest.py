@@ -1,6 +1,7 @@
 """Puts folders of tests on the import path, so that tests share `toy`; options of their classes; signals, threads."""
 
 import os
+import re
 import signal
 import sys
 import threading
@@ -53,3 +54,14 @@ def toy_conf(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def toy_options(toy_conf: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The test's installation has them."""
     monkeypatch.setenv(OWN_OPTIONS, str(toy_conf))
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Marks the cases of tests/slow.txt."""
+    if config.option.markexpr:
+        lines = (Path(__file__).parent / "slow.txt").read_text().splitlines()
+        slow = re.compile("|".join(line for line in lines if line and not line.startswith("#")))
+        for item in items:
+            if slow.match(item.nodeid.removeprefix("tests/")):
+                item.add_marker(pytest.mark.slow)

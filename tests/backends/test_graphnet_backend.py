@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch import nn
 
+import graphopt
 from graphopt.backends.against_eager import main as measure
 from graphopt.backends.eager_worker import closeness_of
 from graphopt.backends.graphnet import GraphoptBackend
@@ -35,7 +36,7 @@ def test_the_harness_calls_it_as_it_calls_others(tmp_path: Path) -> None:
         assert torch.equal(found, wanted) and torch.equal(compiled(**given)[0], wanted)
         compiled.found.save(tmp_path)
         (again,) = GraphoptBackend({"decisions": tmp_path})(Small())(**given)
-    assert torch.equal(again, wanted) and backend.version() == "0.1.0"
+    assert torch.equal(again, wanted) and backend.version() == graphopt.__version__
     with pytest.raises(UsageError, match="takes decisions, evals, numerics, not evaluations"):
         GraphoptBackend({"evaluations": 3})
 

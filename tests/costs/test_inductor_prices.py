@@ -63,6 +63,7 @@ def test_a_plan_asks_only_for_what_differs_from_the_default(graph: Graph) -> Non
     assert request_of(plans_of(graph, [CompilerRequest({}, {}), asked]), 1) == asked
 
 
+@pytest.mark.slow
 def test_prices_are_measured_once_and_replay_without_measuring(graph: Graph, tmp_path: Path) -> None:
     fusion, own = task(), compiler_choice(graph)
     assert own is not None

@@ -207,6 +207,7 @@ def test_forward_and_backward_are_inductors_own(name: str, tmp_path: Path) -> No
     assert own_sources(lambda: torch.compile(layer)(x).sum().backward()) == list(read.values())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["swiglu_bwd", "rmsnorm_rotary"])
 def test_of_real_programs_as_well(name: str, tmp_path: Path) -> None:
     fn, inputs = runpy.run_path(str(check_data("programs/programs.py")))["P"][name]()

@@ -85,6 +85,7 @@ def test_random_numbers_are_drawn_once() -> None:
     assert all(torch.equal(a, b) for a, b in zip(ours, wanted, strict=True))
 
 
+@pytest.mark.slow
 def test_inductor_asks_the_partitioner() -> None:
     """With random numbers, which Inductor makes of seeds: these are saved."""
     module, inputs = stack(blocks=3, dropout=0.5)

@@ -199,16 +199,6 @@ def graphopt(site: Path, folder: Path, *words: str) -> subprocess.CompletedProce
 SMALL = ("dataset=synthetic", "task=placement", "logger=none", "dataset.test=1", "dataset.ops=20", "budget.evals=50")
 
 
-@pytest.mark.slow
-def test_the_command_solves_from_an_empty_folder(site: Path, tmp_path: Path) -> None:
-    done = graphopt(site, tmp_path, "algo=scan", *SMALL)
-    assert done.returncode == 0, done.stderr
-    (rows,) = (read(file) for file in tmp_path.rglob("rows.jsonl"))
-    compared = ("scan", "default", "joint_search")  # with whom, unless told otherwise
-    assert [(row["algo"], row["status"]) for row in rows] == [(algo, "ok") for algo in compared]
-    assert {path.name for path in tmp_path.iterdir()} == {"outputs"}
-
-
 def test_an_algorithm_of_ones_own_needs_no_change_of_the_package(site: Path, tmp_path: Path) -> None:
     (tmp_path / "coin.py").write_text(STRANGE)
     (tmp_path / "options" / "algo").mkdir(parents=True)
@@ -217,6 +207,7 @@ def test_an_algorithm_of_ones_own_needs_no_change_of_the_package(site: Path, tmp
     assert done.returncode == 0, done.stderr
     (rows,) = (read(file) for file in tmp_path.rglob("rows.jsonl"))
     assert {row["algo"]: row["evals"] for row in rows} == {"local": 50, "coin": 50}
+    assert {path.name for path in tmp_path.iterdir()} == {"coin.py", "options", "outputs"}
     wrong = graphopt(site, tmp_path, "algo=coin", *SMALL)
     assert wrong.returncode == 1 and "algo=coin does not exist" in wrong.stderr and wrong.stderr.count("\n") == 1
 

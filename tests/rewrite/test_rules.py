@@ -291,7 +291,7 @@ def test_what_fits_no_shape_is_rejected() -> None:
 
 @pytest.mark.parametrize("rule", load_rules("handwritten"), ids=lambda rule: rule.name)
 def test_packaged_rules_are_true(rule: Rule) -> None:
-    assert verify(rule) >= 4
+    assert verify(rule, cases=20) >= 4
 
 
 def test_cases_cover_ranks_broadcasting_strides_and_groups() -> None:

@@ -61,17 +61,13 @@ def telling(words: Iterator[list[str]]) -> Iterator[list[str]]:
 
 @pytest.mark.parametrize("experiment", EXPERIMENTS)
 def test_every_cell_composes_and_fits(experiment: str) -> None:
-    names, own = (
-        [],
-        dict(plan_of(experiment).algos),
-    )  # composing loads Hydra's plugins, which may not be imported before
-    from graphopt.run.sweep import spelled_out
+    names, own = [], dict(plan_of(experiment).algos)
+    from graphopt.run.sweep import spelled_out  # after composing, which loads Hydra's plugins
 
     for job in telling(chain(jobs(experiment), ([f"algo={name}"] for name in list(own)))):
         made = composed(f"experiment={experiment}", *spelled_out(job, plan_of(experiment).algos))
-        config = OmegaConf.to_container(
-            OmegaConf.masked_copy(made, [key for key in made if key != "hydra"]), resolve=True
-        )
+        ours = OmegaConf.masked_copy(made, [key for key in made if key != "hydra"])
+        config = OmegaConf.to_container(ours, resolve=True)
         assert isinstance(config, dict)
         settings_of(config)
         build(config, InMemory(name="given", held=[]))  # raises

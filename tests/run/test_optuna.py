@@ -68,6 +68,7 @@ def test_one_of_two_workers_is_killed(tmp_path: Path) -> None:
     assert [one.state for one in states_of(tmp_path / "found")] == ["done"] * 5
 
 
+@pytest.mark.slow
 def test_trainings_are_pruned_by_their_validations(tmp_path: Path) -> None:
     learner = ("algo=go", "budget.evals=[20]", "trainer.steps=6", "trainer.val_every=2", "trainer.max_seconds=null",
                "dataset.val=4", "algo.learning.rate=tag(log,interval(1e-4,1e-2))")  # fmt: skip

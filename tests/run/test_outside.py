@@ -198,7 +198,7 @@ def test_no_setting_of_any_option_reaches_out(group: str, canaries: list[Any], t
         for at, hints in found.items():
             whole = node if at[0] in ("train", "val", "test") else short  # models take minutes to be captured
             literal = [one for hint in hints if typing.get_origin(hint) is Literal for one in typing.get_args(hint)]
-            for bait in [*(canaries[:12] if group == "algo" else canaries), *literal]:
+            for bait in [*(canaries[:6] if group == "algo" else canaries[::2]), *literal]:
                 with untouched((group, name, at, bait)):
                     said = words(group, replaced(whole, at, bait))
                     used(group, node_of(group, said, tmp_path / "cell" / "a.npz"))
