@@ -21,7 +21,7 @@ from graphopt.run.config.construct import construct
 
 SIZES = (128, 256, 512, 1024)
 MACHINE: Any = construct(option("machine", "cpu_core"), "machine")
-READING = {"shared_slices": "per_operand"}  # that of the numbers in docs/tiling.md
+READING = {"shared_slices": "per_operand"}  # that of the numbers in docs/contests.md
 TASK: Any = construct(option("task", "tiling") | READING, "task", {"machine": MACHINE})
 COST: Any = construct(option("cost", "tile_time"), "cost", {"machine": MACHINE, "task": TASK})
 

@@ -57,11 +57,9 @@ def toy_options(toy_conf: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Marks the cases of tests/slow.txt."""
-    if config.option.markexpr:
-        lines = (Path(__file__).parent / "slow.txt").read_text().splitlines()
-        slow = re.compile("|".join(line for line in lines if line and not line.startswith("#")))
-        for item in items:
-            if slow.match(item.nodeid.removeprefix("tests/")):
-                item.add_marker(pytest.mark.slow)
+    slow = re.compile("|".join(re.findall(r"^[^#\n].*", (Path(__file__).parent / "slow.txt").read_text(), re.M)))
+    for item in items:
+        if slow.match(item.nodeid.removeprefix("tests/")):
+            item.add_marker(pytest.mark.slow)

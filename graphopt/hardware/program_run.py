@@ -2,8 +2,8 @@
 
 `as_program`: a captured module with inputs that it can be run on, random numbers, and indices within their bounds.
 `ProgramSteps`: the nodes of a program that its outputs need, and which of them an order of ops places. `Session`: a
-graph's program, ready to be run in any order: its inputs, what its outputs have to be, and the table of what its nodes
-allocate (`LiveStorage`), found by running it once.
+graph's program, ready to be run in any order. It has its inputs, what its outputs have to be, and the table of what its
+nodes allocate (`LiveStorage`), found by running it once.
 
 Ops of the graph that are no views are ordered. All other nodes (views, constants, copies of both) run right before the
 first ordered one that needs them; a part of a tuple is taken as soon as the tuple is there. Inputs are given away, and

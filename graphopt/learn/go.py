@@ -6,7 +6,7 @@ head per kind of choice gives a distribution for every op at once. Decoding is i
 y(t) ~ p(y | G, y(t-1)), all ops in parallel, the decisions of the previous iteration fed as input (section 3).
 
 The paper (its section)                     | Here
-attention, superposition, iterations (3)    | off, no gain is shown (docs/placement.md); `algo=go_paper` has them
+attention, superposition, iterations (3)    | off, no gain is shown (docs/papers.md); `algo=go_paper` has them
 attention once per task, tasks in turn (3)  | `network.recurrent`: residual states, and the decisions of tasks before
 y(0): left open                             | the default's decision, of probability `network.prior` before training
                                             | (`algo=go_paper`: all choices are alike before training)

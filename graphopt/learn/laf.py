@@ -1,9 +1,9 @@
 """LAF: Learning Local Advantage Functions for Generalizable Graph Optimizations (Wu et al., 2020).
 
 The local advantage f(y_v = k; rest) = cost(y_v = k, rest) - cost(y_v = first choice, rest) is regressed by a graph
-network that reads the graph and the current decision, from samples collected once and offline by Gibbs sampling
-(sections 3 and 4.1; graphopt.learn.advantages). The predictions say where progressive search mutates (section 4.3;
-graphopt.search.walks.local).
+network that reads the graph and the current decision. It learns from samples collected once and offline by Gibbs
+sampling (sections 3 and 4.1; graphopt.learn.advantages). The predictions say where progressive search mutates (section
+4.3; graphopt.search.walks.local).
 
 The paper (its section)                   | algo=laf_paper               | algo=laf
 labels by visits of Gibbs sampling (4.1)  | the same                     | also surveys of all slots around one decision

@@ -7,9 +7,9 @@ Then the BRKGA of `algo=brkga` spends the whole budget. Learning is REINFORCE, e
 objective of standard BRKGA under the same budget; a learned baseline is subtracted; entropy bonus. The appendix was not
 at hand.
 
-Every gene of an op has a Beta given by two categorical actions of k = 16 values, a mean index m and a variance index v:
-mu = (m + 1) / (k + 1), sigma^2 = mu (1 - mu) (v + 1) / (k + 1), alpha + beta = (k - v) / (v + 1). The elite bias of an
-op is one more categorical i, rho = 0.5 + 0.5 (i + 0.5) / k.
+Every gene of an op has a Beta given by two categorical actions of k = 16 values, a mean index m and a variance index v.
+Then mu = (m + 1) / (k + 1), sigma^2 = mu (1 - mu) (v + 1) / (k + 1), alpha + beta = (k - v) / (v + 1). The elite bias
+of an op is one more categorical i, rho = 0.5 + 0.5 (i + 0.5) / k.
 
 The paper                           | algo=regal_paper               | algo=regal
 categorical actions                 | softmax over k indices         | discretised normals of learned widths

@@ -40,7 +40,7 @@ class KeyLayout:
 
 
 def layout(graph: Graph, devices: int, *parts: tuple[KeyRole, int]) -> KeyLayout:
-    """The layout of parts (what keys decide, under which head) in order: an AFFINITY part is [N, D], PRIORITY and
+    """The layout of parts (what keys decide, under which head) in order. An AFFINITY part is [N, D], PRIORITY and
     CHOICE are [N], TRANSFER is [R, D] (nothing on one device)."""
     ops, here = np.arange(graph.num_ops), np.arange(devices)
     maker = graph.producer[int(graph.output_ptr[0]) :] if devices > 1 else np.zeros(0, np.int32)

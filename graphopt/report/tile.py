@@ -3,7 +3,7 @@
 `graphopt board tile PROBLEM.json SOLUTION.json` searches for as long as the contest gave for so many ops, or
 `--seconds`, counted from the start of the command, and writes the schedule with the latency of every step. `--check`
 reads the solution instead and prices it by both evaluators. `--shared-slices per_operand` takes the stricter reading of
-what fits into fast memory. docs/tiling.md has the rules.
+what fits into fast memory. docs/contests.md has the rules.
 """
 
 import argparse

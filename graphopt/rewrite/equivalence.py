@@ -32,7 +32,7 @@ class NotFinite(EquivalenceError):
 
 def check_equivalence(original: Program, rewritten: Program, *, seed: int = 0, tolerance: float = TOLERANCE) -> float:
     """Runs both on random inputs, in double precision: with their own weights and, unless these are random, with random
-    ones, the same for both: a rewrite must hold for all weights, and equal ones or zeros hide mistakes.
+    ones, the same for both. A rewrite must hold for all weights, and equal ones or zeros hide mistakes.
 
     An output agrees when no element differs by more than `tolerance` x its largest magnitude; so must what a last
     opaque operation reads, since a softmax hides differences too. Opaque ONNX operators compute in their own precision.

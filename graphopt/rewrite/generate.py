@@ -107,8 +107,9 @@ def _consider(ways: list[ConcreteRule], kept: Kept, rng: np.random.Generator) ->
 
 
 def proved(case: ConcreteRule, prover: Prover) -> bool:
-    """Whether both sides of a case of one output are equal by the prover's rules: at the shapes of the case, and at a
-    few others at which they are equal. Where all sizes are alike, more can be proved than the general rule."""
+    """Whether both sides of a case of one output are equal by the prover's rules. They are compared at the shapes of
+    the case, and at a few others at which they are equal. Where all sizes are alike, more can be proved than the
+    general rule."""
     rule = Rule("case", case.sources, case.targets)
     own = built(rule, case.shapes, {})
     if len(case.sources) > 1 or own is None or not _equal_by(own, prover):

@@ -1,6 +1,6 @@
 """`TileFootprint`: what one subgraph reads, keeps and computes per tile, whatever the size of its tiles.
 
-It is the rules of docs/tiling.md as numbers: from it follow the working set and the latency of every tile size in
+It is the rules of docs/contests.md as numbers: from it follow the working set and the latency of every tile size in
 closed form. Rules that no tile size can satisfy are a sentence instead.
 """
 

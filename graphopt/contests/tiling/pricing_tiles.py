@@ -1,4 +1,4 @@
-"""What a schedule costs by the rules of docs/tiling.md, exactly: sums of fractions, rounded once at the end.
+"""What a schedule costs by the rules of docs/contests.md, exactly: sums of fractions, rounded once at the end.
 
 Steps are priced one by one, each in closed form over the kinds of tile that its order makes. `referee` prices the same
 by going through every tile, and shares nothing with this file but the workload.

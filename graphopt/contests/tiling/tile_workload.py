@@ -1,8 +1,9 @@
 """What is to be scheduled on a core with fast and slow memory, and how it runs.
 
 `TileWorkload`: ops on matrices, and the hardware. Source: the problem statement of a public scheduling contest (MLSys
-2026), as docs/tiling.md repeats it. `TileSchedule`: subgraphs one after the other, each with its tile and what stays in
-fast memory. It passes through `Plans.choices["schedule"]` as one row of whole numbers (`encode`), and so do its files.
+2026), as docs/contests.md repeats it. `TileSchedule`: subgraphs one after the other, each with its tile and what stays
+in fast memory. It passes through `Plans.choices["schedule"]` as one row of whole numbers (`encode`), and so do its
+files.
 
 Shape legend: N ops, T tensors.
 """

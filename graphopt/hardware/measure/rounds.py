@@ -111,7 +111,7 @@ def relative_errors(taken: NDArray[np.float64]) -> NDArray[np.float64]:
 
 
 def error_of_median(spread: Any, blocks: int) -> Any:
-    """Relative, of a median of blocks whose middle half spreads over `spread` of it, the blocks being normal: their
+    """Relative, of a median of blocks whose middle half spreads over `spread` of it, the blocks being normal. Their
     standard deviation is spread / 1.349, that of their median 1.253 times as large over the root of their number."""
     return 1.253 / 1.349 * spread / math.sqrt(blocks)
 

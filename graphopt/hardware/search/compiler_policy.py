@@ -1,11 +1,11 @@
 """`compiler_policy`: a compiler's decisions in the order of predicted times, the fastest first.
 
-What is worth asking of the compiler is looked for on paper: changes of the best decision, among them all that
+What is worth asking of the compiler is looked for on paper. Changes of the best decision, among them all that
 `compiler_search` would try and sets of ops that are simulated to help, are simulated by the hundred; the fastest of
 these are lowered, and of what was lowered the predicted fastest codes are measured, a few at a time. Then the same
-around the best, and what several changes that helped bring together. Predictions may be wrong: so a few evaluations of
-every round, and half of them after a round that brought nothing, are of what comes first: knobs one by one, of which
-predictions know those least that are of how source is compiled. Simulated times are those of `cost=calibrated`
+around the best, and what several changes that helped bring together. Predictions may be wrong. So a few evaluations of
+every round, and half of them after a round that brought nothing, are of what comes first. These are knobs one by one,
+of which predictions know those least that are of how source is compiled. Simulated times are those of `cost=calibrated`
 (milliseconds each), predicted ones those of `cost=learned` (a second each), fitted to measured plans of other graphs. A
 setting that leaves the simulator unmoved counts there as what is predicted of it alone. The order is by the mean of
 both, as logarithms; of equals, those come first that set more knobs of how source is compiled.

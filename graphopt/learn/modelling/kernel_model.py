@@ -12,7 +12,7 @@ kernels of programs and their fusions      | of the default, rules and random ch
 kernels on one device                      | `run_model`: also runs on several devices, by the event simulation
 
 Links and rules are known exactly to `run_model` where prices are the simulator's, which on hardware they are not
-(docs/placement.md). One network serves every task and number of devices.
+(docs/papers.md). One network serves every task and number of devices.
 
 Shape legend: N ops, R kernels, F columns, K keys.
 """

@@ -12,7 +12,7 @@ GO (Zhou et al., NeurIPS 2020, section 3) decides the device of every op, from n
   The reward is the graph's, standardised over the samples of an update.
 - Training: from plans of heuristics and from better ones nearby all moves of one group are priced. The policy learns
   prior x exp(advantage / `temperature`), the best policy of that distance from the prior; advantages are relative,
-  log-compressed on the scale of the plan's median. Rewards of whole graphs taught less (docs/placement.md).
+  log-compressed on the scale of the plan's median. Rewards of whole graphs taught less (docs/papers.md).
 
 Shape legend: N ops, M groups, D devices, S samples, E dependencies between kernels, W width.
 """

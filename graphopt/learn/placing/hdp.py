@@ -7,10 +7,10 @@ every group (`DeviceSequence`). Both are trained together by REINFORCE while the
 As in the authors' code (TensorFlow 1.x, python/grappler/hierarchical_controller.py): what the networks read (op type,
 shapes of up to 5 results of 5 dimensions, neighbours with their direction, 20 numbers; of groups counts of types, sums
 of shapes, adjacency both ways), 20 groups a device and 256 at most, 64 hidden units of the grouper, Adam, the rate and
-its decay, clipped gradients, noise on the logits of both networks, tanh of the placer's logits, -sqrt(100) for plans
-that do not fit. Ours: numbers enter as logarithms (raw dimensions saturate everything else), the width of the placer
-(theirs 512), several samples in an update (theirs one per worker; the number of workers is not known), the baseline
-begins at the first rewards rather than at a failure, and the scale of the reward is the default's price.
+its decay. Also: clipped gradients, noise on the logits of both networks, tanh of the placer's logits, -sqrt(100) for
+plans that do not fit. Ours: numbers enter as logarithms (raw dimensions saturate everything else), the width of the
+placer (theirs 512), several samples in an update (theirs one per worker; the number of workers is not known), the
+baseline begins at the first rewards rather than at a failure, and the scale of the reward is the default's price.
 
 Shape legend: N ops, M groups, B samples, D devices.
 """

@@ -1,8 +1,8 @@
 """Tables in REGAL's form: mean improvement over a reference method, mean gap from the best known (paper, section 4).
 
 Per graph, improvement = (reference - cost) / reference, where the reference's cost is the mean of its seeds at the same
-budget, and gap = cost / best known - 1, best known over all methods, budgets, seeds and rows of the setting. Means are
-over graphs, of means over seeds; intervals resample families x seeds, and take the reference's mean as it is.
+budget. Gap = cost / best known - 1, best known over all methods, budgets, seeds and rows of the setting. Means are over
+graphs, of means over seeds; intervals resample families x seeds, and take the reference's mean as it is.
 """
 
 import math

@@ -1,6 +1,6 @@
 """`TermClasses`: classes of equal terms over a store of terms, the e-graph of proofs and searches.
 
-A node is a term; its children are classes. A class is named by one of its terms, which stands for it: types, whether it
+A node is a term; its children are classes. A class is named by one of its terms, which stands for it. Types, whether it
 is static, and what a node costs come from the store, where they are known already. Rules see the classes as they see a
 store (`add`, `types`, `static`), so that compiled conditions and builders serve both.
 

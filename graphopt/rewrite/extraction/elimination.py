@@ -2,10 +2,10 @@
 
 Whether a class is needed is a variable of two values. A class costs nothing where it is not needed, else its cheapest
 node whose children are all needed: a table over the class and its children. To eliminate a variable, all tables that
-have it are added up and the better of its two values is kept: the cheapest choice for all that was eliminated, as a
-table over what touches it (Bertele and Brioschi, Nonserial Dynamic Programming, 1972; for e-graphs Goharshady, Lam and
-Parreaux, Fast and Optimal Extraction for Sparse Equality Graphs, OOPSLA 2024). Tables double with every variable more,
-so this is for parts in which no more than some 20 meet, as they do in e-graphs of neural networks of many layers.
+have it are added up and the better of its two values is kept. That is the cheapest choice for all that was eliminated,
+as a table over what touches it (Bertele and Brioschi, Nonserial Dynamic Programming, 1972; for e-graphs Goharshady, Lam
+and Parreaux, Fast and Optimal Extraction for Sparse Equality Graphs, OOPSLA 2024). Tables double with every variable
+more, so this is for parts in which no more than some 20 meet, as they do in e-graphs of neural networks of many layers.
 
 Cycles are not seen: a choice that has some is no program, and what it costs is a bound.
 """

@@ -1,6 +1,6 @@
 """Greedy extraction: classes settle one after another, the cheapest first, and keep the node they settled with.
 
-Knuth's generalisation of Dijkstra's algorithm (A Generalization of Dijkstra's Algorithm, 1977): a node has a price as
+Knuth's generalisation of Dijkstra's algorithm (A Generalization of Dijkstra's Algorithm, 1977). A node has a price as
 soon as its children have settled, and the class with the cheapest priced node settles next. Both prices below are at
 least those of the children, so no later node could have been cheaper. A class settles after the children of its node,
 so that choices have no cycle.

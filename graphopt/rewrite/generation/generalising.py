@@ -1,6 +1,6 @@
 """From equal concrete programs to rules: parameters become names, then conditions are found under which it holds.
 
-A generalisation is tried from the most general one down: parameters that occur on both sides are shared names (`$s`),
+A generalisation is tried from the most general one down. Parameters that occur on both sides are shared names (`$s`),
 axes are shared names, counted from the end or the start, or fixed for a fixed rank. Where it holds for some shapes
 only, conditions are chosen that all counterexamples break and the enumerated case meets (a greedy set cover).
 """

@@ -4,8 +4,8 @@ What the vocabulary has becomes terms; what follows from constants alone is comp
 opaque, as it is. Small constants that are no floating-point numbers (shapes, axes) belong to the opaque nodes that
 read them. Tensors whose shape is not known before the run have the shape (0,); only opaque nodes touch them.
 
-`RULES` has the operators of the vocabulary, a function each: from a node to terms, or None where it means more: dilated
-windows, padding that means count, products with factors, further outputs in use.
+`RULES` has the operators of the vocabulary, a function each: from a node to terms, or None where it means more. Such
+are dilated windows, padding that means count, products with factors, further outputs in use.
 """
 
 from collections.abc import Callable, Mapping, Sequence

@@ -4,8 +4,8 @@ The digest of a term is a vector (u, v) modulo a prime: D(op(a, b)) = k + A D(a)
 operation and a random matrix per operation and place. Matrices do not commute, so the way to a subterm counts, not only
 what stands on it. Equal terms have equal digests; different ones coincide with a probability of about size / 2^61.
 
-Since it is linear, what putting M for a subterm r does to the digest of a whole program is C(r) (D(M) - D(r)), where
-C(r), the sum over all ways from the outputs to r of the products on the way, is found in one pass for all r.
+Since it is linear, what putting M for a subterm r does to the digest of a whole program is C(r) (D(M) - D(r)). C(r),
+the sum over all ways from the outputs to r of the products on the way, is found in one pass for all r.
 """
 
 from collections.abc import Sequence

@@ -5,7 +5,7 @@ by something that keeps every identity rules may use, and no other:
 - tanh and sigmoid, and 1 / sqrt(x + epsilon) in rsqrt and batch_norm, are uninterpreted functions: fixed hashes of
   their argument.
 - softmax and layer_norm are uninterpreted functions of an element, less what shifts do not change, and of the sum of
-  such functions along the axis, so that the order of the elements does not matter.
+  such functions along the axis. So the order of the elements does not matter.
 - The mean over a window is taken of values scaled by the least common multiple of all windows' counts, so pool_avg is
   linear and exact; mean_kernel is scaled alike. Two sides of a rule must therefore average equally often on every
   path, as all true ones do.

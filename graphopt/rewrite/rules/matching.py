@@ -2,8 +2,8 @@
 
 Terms never change, so where single-output rules match is found out once per term. After a rewrite only new terms, those
 on the path from the change to the outputs, are looked at. The sources of a rule of several outputs are matched per term
-in the same way, and joined for each program over what they share: variables, parameters, and the two sides of `=`
-conditions.
+in the same way, and joined for each program over what they share. These are variables, parameters, and the two sides of
+`=` conditions.
 """
 
 from collections.abc import Callable, Iterator, Sequence

@@ -3,7 +3,7 @@ Computation Graphs with Equality Saturation and Monte Carlo Tree Search, PACT 20
 
 Equality saturation applies all rules in every round, and a limit of nodes ends it wherever that was spent. Here a state
 is an e-graph, an action one rule, applied once wherever it matches. A *simulation* goes down the tree by upper
-confidence bounds, adds a node, goes on by `rollout` rules drawn at random, and extracts a program: what that saves, as
+confidence bounds, adds a node, goes on by `rollout` rules drawn at random, and extracts a program. What that saves, as
 a share of the original's price, is credited to every action on the way. After `simulations` of them the action of the
 best mean is taken, its subtree is kept, and so on until the e-graph is full or saturated.
 

@@ -1,8 +1,8 @@
 """`joint_search` and `task_sequence`: searches of placement, order and fusion together, and one after the other.
 
 The state is a vector of random keys, so that every order of kernels and of transfers can be said. A stage moves some of
-the three. It begins with what is known to be good for them, priced around the best keys so far: for fusion the
-compilers' two rules, then whole classes of alike ops (`alike`), the largest first; for devices and orders what
+the three. It begins with what is known to be good for them, priced around the best keys so far. For fusion these are
+the compilers' two rules, then whole classes of alike ops (`alike`), the largest first; for devices and orders what
 heuristics suggest for the kernels that the best fusion so far makes. Then a local search goes on until the stage's
 share of the budget is spent: the random moves of `regal_local`, and classes of alike ops inlined or stored together. Of
 a batch the best move is made unless it is worse; where nothing was found for `patience` evaluations it goes on from the
