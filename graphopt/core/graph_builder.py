@@ -58,8 +58,16 @@ class GraphBuilder:
     def tensor(
         self, shape: Sequence[int], dtype: str = "float32", *, weight: bool = False, num_bytes: int | None = None
     ) -> int:
-        """Adds a tensor, returns its handle. A dtype of `ALIKE` is kept as the one it is alike to, in its own size.
-        `num_bytes` overrides shape x element size. Raises GraphError."""
+        """Adds a tensor.
+
+        Args:
+            shape: one size for each axis, 0 allowed; () is a scalar.
+            dtype: a name of `DTYPES`, or of `ALIKE`, which is kept as the type it is alike to, in its own size.
+            weight: whether the values are known before the run.
+            num_bytes: in place of shape x element size.
+        Returns: its handle.
+        Raises: GraphError for an unknown dtype, a negative size, or more bytes than `MOST` in all.
+        """
         if dtype not in DTYPES and dtype not in ALIKE:
             raise GraphError(f"unknown dtype {dtype!r}; known: {', '.join((*DTYPES, *ALIKE))}")
         kept, element = ALIKE[dtype] if dtype in ALIKE else (dtype, DTYPE_BYTES[DTYPES.index(dtype)])
@@ -77,9 +85,18 @@ class GraphBuilder:
     def op(self, kind: str, inputs: Sequence[int], outputs: Sequence[int], *, flops: float | None = None,
            name: str | None = None, attributes: Mapping[str, Any] | None = None,
            seconds: Mapping[str, float] | None = None, together: str | None = None) -> int:  # fmt: skip
-        """Adds an op that reads `inputs` (in order) and makes `outputs`. FLOP default: the kind's per-element count.
+        """Adds an op.
 
-        seconds: measured, by kind of device; for every op or for none. together: ops of one name share a device.
+        Args:
+            kind: a name of `OPERATOR_ID`.
+            inputs, outputs: handles of the tensors that it reads, in order, and makes.
+            flops: floating-point operations; by default the kind's count per element.
+            name: unique in the graph.
+            attributes: plain values that files and pictures keep.
+            seconds: measured run times, by kind of device; for every op or for none.
+            together: ops of one such name share a device.
+        Returns: its number, in the order of the calls.
+        Raises: GraphError where another op makes one of the outputs.
         """
         for tensor in outputs:
             if self._tensors[tensor].maker >= 0:
@@ -105,7 +122,13 @@ class GraphBuilder:
         return operator.flop * float(sum(np.prod(self._tensors[t].shape, dtype=np.float64) for t in counted))
 
     def build(self, program: Any = None) -> Graph:
-        """Packs into a `Graph`. Raises GraphError on an empty or cyclic graph or a repeated op name."""
+        """Finds a topological order and packs the arrays.
+
+        Args:
+            program: what executes the graph, for cost models that run it.
+        Returns: the `Graph`.
+        Raises: GraphError for an empty or cyclic graph, or a name that two ops share.
+        """
         order = self._order()
         rank = {op: i for i, op in enumerate(order)}
         names = tuple(self._ops[op][1] for op in order)

@@ -117,8 +117,16 @@ class TransferRule:
 
 @dataclass(frozen=True, kw_only=True)
 class Machine:
-    """D devices and the links between them. `link_bandwidth` (B/s) and `link_latency` (s) hold for every pair unless a
-    full D x D matrix is given."""
+    """D devices and the links between them.
+
+    Args:
+        name: as tables have it.
+        devices: D of them, each with its peak FLOP/s, bandwidth in B/s and capacity in bytes.
+        link_bandwidth: B/s, one number for every pair or a D x D matrix.
+        link_latency: s, likewise.
+        transfer: how results travel; more in `TransferRule`.
+    Raises: ValueError for a machine without devices, or numbers that are no rates.
+    """
 
     name: str
     devices: tuple[Device, ...]

@@ -141,7 +141,10 @@ class AssignTask(Task):
 
     @abstractmethod
     def initial(self, graph: Graph) -> Decision:
-        """[N, H] the default heuristic's decision: what a user gets without any search."""
+        """The default heuristic's decision: what a user gets without any search.
+
+        Returns: [N, H] a choice for each of N ops under each of H heads, 0 where the op has none.
+        """
 
     @abstractmethod
     def mask(self, graph: Graph) -> NDArray[np.bool_]:
@@ -169,7 +172,12 @@ class AssignTask(Task):
 
     @abstractmethod
     def realise(self, graph: Graph, decisions: Decisions) -> Plans:
-        """Plans of all decisions. Illegal requests are resolved deterministically, never refused."""
+        """What decisions mean. Illegal requests are resolved in one fixed way, never refused.
+
+        Args:
+            decisions: [B, N, H].
+        Returns: B plans.
+        """
 
     def realise_keys(self, graph: Graph, keys: Keys) -> Plans:
         """Plans of random keys: `keys` is [B, K] in [0, 1] with K = `key_count(graph)` (for random-key methods). Unless
@@ -394,7 +402,13 @@ class AssignProblem(Problem):
         return Solution(graph, task, chosen(task, graph, self.trace_array(), best, given), plan, default)
 
     def cost(self, decisions: Decisions) -> NDArray[np.float64]:
-        """[B] prices of decisions [B, N, H]. What exceeds the budget is not priced: OutOfBudget, after the rest."""
+        """Prices decisions and bills one evaluation for each.
+
+        Args:
+            decisions: [B, N, H].
+        Returns: [B] prices; the lowest becomes `best` where it is lower.
+        Raises: OutOfBudget where not all could be priced; those that could are counted.
+        """
         allowed = min(len(decisions), self.remaining)
         priced = decisions[:allowed]
         cost = np.zeros(0)

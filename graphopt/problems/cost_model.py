@@ -119,7 +119,12 @@ class CostModel(ABC):
 
     @abstractmethod
     def price(self, plans: Plans) -> Prices:
-        """Prices of all plans of the batch, one call. Deterministic for simulators."""
+        """Prices of all plans of the batch, in one call. Simulators give equal plans equal prices.
+
+        Args:
+            plans: B plans of one graph.
+        Returns: B prices, in seconds or bytes as the objective says; inf where a plan does not fit.
+        """
 
     def price_and_ends(self, plan: Plans) -> tuple[Prices, F64] | None:
         """The price of one plan (a batch of one), and when the kernel of each op ends [N] in seconds, 0 for ops without

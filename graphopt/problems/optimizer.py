@@ -43,7 +43,12 @@ class Solver(ABC, Generic[AnyProblem]):
 
     @abstractmethod
     def solve(self, problem: AnyProblem) -> None:
-        """Spends at most the problem's budget. The answer is `problem.best`; OutOfBudget may pass through."""
+        """Searches until it has nothing more to try or the budget is spent.
+
+        Args:
+            problem: a graph, a task, a cost model and a budget. Its `best` is the answer.
+        Raises: OutOfBudget may pass through.
+        """
 
 
 class Optimizer(Solver[AssignProblem]):

@@ -247,7 +247,13 @@ class Answer:
         ]  # fmt: skip
 
     def price_choices(self, choices: Decisions, chunk: int = 256) -> NDArray[np.float64]:
-        """[B] prices by the judge of choices [B, N, H], in the place of the answer's."""
+        """Prices other choices in the place of the answer's, by the judge.
+
+        Args:
+            choices: [B, N, H].
+            chunk: how many are priced at once.
+        Returns: [B] prices.
+        """
         decided, price = self.choices, Pricing(self.graph, self.solution.task, self.judge)
         parts = (choices[i : i + chunk] for i in range(0, len(choices), chunk))
         plans = (decided.realise(self.graph, self.solution.task, part) for part in parts)

@@ -275,7 +275,13 @@ def compare(
 
 
 def load(path: str | Path) -> Answer:
-    """The answer in a decision file. Raises UserError when it cannot be read, or its graph is not found."""
+    """The answer in a decision file.
+
+    Args:
+        path: `....npz`, or `STUDY/answers.zip#DIGEST` of a packed study.
+    Returns: the answer; `answer.check()` prices it again.
+    Raises: UserError where the file cannot be read, or its graph is not found.
+    """
     return Answer.load(path)
 
 
