@@ -21,7 +21,7 @@ from graphopt.core.utils.process import AnswerTimeout, Process, ProcessEnd
 from graphopt.core.utils.terminal import Bar, say
 from graphopt.core.utils.whole import whole_file
 from graphopt.graphs.readers.pytorch.graphnet.archive import samples_at
-from graphopt.hardware.measure.environment import ALLOCATOR, environment_here, variables
+from graphopt.hardware.measure.environment import environment_here, variables
 from graphopt.hardware.measure.rounds import rounds_in, timings_of_race
 from graphopt.report.error_aware import read_rows
 
@@ -52,7 +52,7 @@ def _rows(name: str, request: Mapping[str, Any], evals: int, numerics: str, proc
     facts = {"sample": name, "evals": evals, "numerics": numerics, "environment": environment_here("cpu", 1)}
     chosen = _asked({**request, "evals": evals, "numerics": numerics}, variables(1), limit)
     changed = chosen.get("changed") is True
-    users = {key: value for key, value in variables(1).items() if key not in ALLOCATOR}
+    users = variables(1, keeps_memory=False)
     run = [*BACKENDS] if changed else ["inductor"]
     taken = [_asked({**request, "backends": run, "seed": i}, users, limit) for i in range(processes)]
     if broken := next((one["error"] for one in taken if "error" in one), None):

@@ -10,15 +10,15 @@ from graphopt import cache_dir
 # Without these, page faults of fresh allocations made one kernel read 0.86x and 1.99x in two processes.
 ALLOCATOR = {"MALLOC_MMAP_THRESHOLD_": "4294967296", "MALLOC_TRIM_THRESHOLD_": "17179869184",
              "MALLOC_TOP_PAD_": "268435456"}  # fmt: skip
-KEEPS_MEMORY = "malloc keeps memory"  # ALLOCATOR in words
+KEEPS_MEMORY, USERS_MALLOC = "malloc keeps memory", "the user's malloc"  # with ALLOCATOR and without, in words
 
 
-def variables(threads: int) -> dict[str, str]:
+def variables(threads: int, *, keeps_memory: bool = True) -> dict[str, str]:
     """Environment variables of a process that measures or builds: they count only if they are set before it starts."""
     counts = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), str(threads))
     compiled = os.environ.get("TORCHINDUCTOR_CACHE_DIR", str(cache_dir() / "inductor"))
     inductor = {"TORCHINDUCTOR_CACHE_DIR": compiled, "TORCHINDUCTOR_COMPILE_THREADS": "1"}
-    return {**os.environ, **ALLOCATOR, **counts, **inductor}
+    return {**os.environ, **(ALLOCATOR if keeps_memory else {}), **counts, **inductor}
 
 
 def pin(threads: int, place: int = 0) -> None:

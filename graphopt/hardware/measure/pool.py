@@ -44,14 +44,15 @@ class Pool(Protocol):
 
 
 class LocalPool:
-    """One process that stays, pinned, with a steady allocator. What ends it is tried a second time. place: among
-    several on one machine; module: what is run, None: `WORKER`."""
+    """One process that stays, pinned. What ends it is tried a second time. place: among several on one machine; module:
+    what is run, None: `WORKER`. keeps_memory: as `variables` has it; else it allocates as a user's process does."""
 
     width = 1
 
-    def __init__(self, device: Device, threads: int, place: int = 0, module: str | None = None) -> None:
+    def __init__(self, device: Device, threads: int, place: int = 0, module: str | None = None, *,
+                 keeps_memory: bool = True) -> None:  # fmt: skip
         setting = {"device": device, "threads": threads, "place": place}
-        self.process = Process(module or WORKER, setting, variables(threads))
+        self.process = Process(module or WORKER, setting, variables(threads, keeps_memory=keeps_memory))
         self.counts = Counter[str]()
         self._given_up = 0  # requests in a row that ended the process
 

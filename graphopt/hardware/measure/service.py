@@ -15,7 +15,7 @@ from typing import Any
 
 from graphopt.core.errors import Unmeasured, UserError
 from graphopt.core.utils.plain_json import is_measurement
-from graphopt.hardware.measure.environment import KEEPS_MEMORY, environment_here
+from graphopt.hardware.measure.environment import KEEPS_MEMORY, USERS_MALLOC, environment_here
 from graphopt.hardware.measure.pool import Answer, FailedRequest, LocalPool, Pool, RayPool
 from graphopt.hardware.measure.price_table import Line, PriceTable
 from graphopt.hardware.measure.rounds import Rounds, rounds_in, timings_of, timings_of_race
@@ -24,14 +24,16 @@ from graphopt.hardware.measure.target import Comparing, Failure, Measured, Measu
 MOST_TOGETHER = 8  # targets that run by turns beside their default: all of them are in memory at once
 
 
-def fresh_rounds(default: Target, others: Sequence[Target], how: Comparing, processes: int) -> Rounds | Failure:
-    """The rounds of so many processes, one after another, or why one of the others cannot be measured.
+def fresh_rounds(default: Target, others: Sequence[Target], how: Comparing, processes: int, *,
+                 keeps_memory: bool = False) -> Rounds | Failure:  # fmt: skip
+    """The rounds of so many processes, one after another, or why one of the others cannot be measured. They allocate as
+    a user's process does, page faults counted, unless keeps_memory.
 
     Raises Unmeasured where the default cannot."""
     taken = Rounds()
     request = {"targets": [target.request() for target in (default, *others)], "how": asdict(how)}
     for _ in range(processes):
-        pool = LocalPool(how.device, how.threads)
+        pool = LocalPool(how.device, how.threads, keeps_memory=keeps_memory)
         (answer,) = pool.ask([request], [how.limit_seconds])
         pool.end()
         if isinstance(answer, FailedRequest):
@@ -51,8 +53,8 @@ class Service:
     only the table's lines of that environment count, and nothing is measured. libraries: beside torch, whose versions
     belong to the environment. name: of the cost model, for messages.
 
-    processes: 0: a process that stays measures; else every comparison is a race in so many fresh processes, of which
-    the median counts, and the noise is how they differ.
+    processes: 0: a process that stays measures; else every comparison is a race in so many fresh processes with the
+    user's malloc, of which the median counts, and the noise is how they differ.
 
     A failed measurement affects no other target; it is not tried again by this object. counts: `replayed` from
     the table, `measured`, `failed`; those of the processes are `pool.counts`.
@@ -63,7 +65,7 @@ class Service:
         self.how, self.name, self.processes, self.counts = how, name, processes, Counter[str]()
         self.measures = environment is None
         here = environment_here(how.device, how.threads, libraries)
-        here += f", {KEEPS_MEMORY}" if isinstance(how, Comparing) else ""
+        here += f", {USERS_MALLOC if processes else KEEPS_MEMORY}" if isinstance(how, Comparing) else ""
         self.environment = environment or here + (f", {processes} fresh processes" if processes else "")
         self.table = PriceTable(table)
         self.pool: Pool = LocalPool(how.device, how.threads)
