@@ -59,8 +59,8 @@ def raced(row: dict[str, Any], cost: Inductor) -> dict[str, Any]:
     found: dict[str, Any] = {"graph": row["graph"], "task": row["task"], "claimed": row["judged"] / row["initial"],
                              "key": graph_key(graph), "stores": stores}  # fmt: skip
     for name, keeps in MALLOCS.items():
-        taken = fresh_rounds(default, [target_of(lowered)], cost.service.how, PROCESSES, keeps_memory=keeps)  # type:
-        ignore[arg-type] if isinstance(taken, Failure):
+        taken = fresh_rounds(default, [target_of(lowered)], cost.service.how, PROCESSES, keeps_memory=keeps)
+        if isinstance(taken, Failure):
             raise Unmeasured(f"{graph.name}{taken.reason}")
         timing: Timing = timings_of_race(taken)[1]
         found |= {name: timing.ratio, f"{name}_noise": timing.noise, f"{name}_copy": timing.aa}
