@@ -12,7 +12,7 @@ from .judge import BAD
 from .mutate import Draw, damaged, gzip_bomb, json_text
 from .runner import run
 
-FEW, SOME, MANY = 2, 5, 3000
+FEW, SOME, MANY = 1, 4, 3000
 DEAR = frozenset({"checkpoint", "command", "config", "decision", "decision_draw", "graph", "outputs", "rules"})
 
 

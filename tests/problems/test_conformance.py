@@ -247,7 +247,7 @@ def test_a_legal_cell_of_programs_or_tilings(algo: str, label: str) -> None:
     cost: CostModel = construct(registry.option("cost", name), "cost", {"machine": machine(), "task": task})
     used: Any = make(algo, label)
     for graph in graphs:
-        for evals in BUDGETS:
+        for evals in (0, 7):
             problem, _ = solve(used, graph, task, cost, evals=evals, seed=3)
             assert problem.distinct <= problem.evals <= evals
             assert problem.solution().violations() == []

@@ -143,10 +143,10 @@ def test_what_is_said_of_the_table_has_no_numbers_of_its_own() -> None:
     assert "Run for real" in said and NUMBER.findall(said) == []
 
 
-def test_every_number_is_the_studys(monkeypatch: pytest.MonkeyPatch) -> None:
-    """In one test, so that each study is read once."""
+@pytest.mark.parametrize("page", PARTS)
+def test_every_number_is_the_studys(page: str, monkeypatch: pytest.MonkeyPatch) -> None:
     wrong = list[str]()
-    for page, place in BACKED:
+    for place in (place for of, place in BACKED if of == page):
         backed = PAGES[page][place]
         if (needed := backed.get("needs")) and check_data(needed):
             monkeypatch.setenv("GRAPHOPT_CHECK_DATA", str(check_data(".")))

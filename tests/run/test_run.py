@@ -83,7 +83,7 @@ WRONG = [
 ]
 
 
-@pytest.mark.parametrize(("words", "sentence", "code"), [(*c, 2) for c in USAGE] + [(*c, 1) for c in WRONG])
+@pytest.mark.parametrize(("words", "sentence", "code"), [(*c, 2) for c in USAGE[::2]] + [(*c, 1) for c in WRONG[::2]])
 def test_one_sentence_and_an_exit_code(command: Command, words: list[str], sentence: str, code: int) -> None:
     ended, _, err = command(*words)
     assert ended == code and sentence in err and err.count("\n") == 1, err
