@@ -22,7 +22,7 @@ from graphopt.core.utils.registry import option
 from graphopt.hardware.costs.inductor import Inductor, target_of
 from graphopt.hardware.measure.rounds import timings_of_race
 from graphopt.hardware.measure.service import fresh_rounds
-from graphopt.hardware.measure.target import Failure, Timing
+from graphopt.hardware.measure.target import Failure
 from graphopt.hardware.requests import graph_key, request_of
 from graphopt.report.replay import decision_of
 from graphopt.report.tables.read_rows import read_rows, row_files
@@ -62,16 +62,20 @@ def raced(row: dict[str, Any], cost: Inductor) -> dict[str, Any]:
         taken = fresh_rounds(default, [target_of(lowered)], cost.service.how, PROCESSES, keeps_memory=keeps)
         if isinstance(taken, Failure):
             raise Unmeasured(f"{graph.name}{taken.reason}")
-        timing: Timing = timings_of_race(taken)[1]
+        default_timing, timing = timings_of_race(taken)
         found |= {name: timing.ratio, f"{name}_noise": timing.noise, f"{name}_copy": timing.aa}
+        found[f"{name}_default_ms"] = default_timing.seconds * 1e3
     return found
 
 
 def figures(rows: Sequence[dict[str, Any]]) -> None:
     rng = np.random.default_rng(0)
+    for row in rows:
+        row["memory kept, nothing decided"] = row["keeps_default_ms"] / row["user_default_ms"]
+        row["memory kept, decided"] = row["keeps"] * row["memory kept, nothing decided"]
     for task in sorted({row["task"] for row in rows}):
         some = [row for row in rows if row["task"] == task]
-        for name in ("claimed", *MALLOCS):
+        for name in ("claimed", *MALLOCS, "memory kept, nothing decided", "memory kept, decided"):
             logs = np.log([row[name] for row in some])
             means = logs[rng.integers(len(logs), size=(2000, len(logs)))].mean(1)
             low, high = np.exp(np.percentile(means, [2.5, 97.5])).tolist()
