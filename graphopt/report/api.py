@@ -53,6 +53,7 @@ class Options(TypedDict, total=False):
     ckpt: str | None
     backward: bool
     numerics: Literal["equal", "close"] | None
+    allocator: Literal["user", "keep"]
     settings: Sequence[str]
     progress: bool
 
@@ -69,7 +70,8 @@ def optimize(  # type: ignore[misc]  # overloads name what decides the result's 
     model: Any, example_inputs: Any = None, *, cost: str | None = None, task: str = "fusion",
     algo: str | None = None, machine: str | None = None, objective: str | None = None, budget: int | None = None,
     seconds: float | None = None, seed: int = 0, ckpt: str | None = None, backward: bool = False,
-    numerics: Literal["equal", "close"] | None = None, settings: Sequence[str] = (), progress: bool = False,
+    numerics: Literal["equal", "close"] | None = None, allocator: Literal["user", "keep"] = "user",
+    settings: Sequence[str] = (), progress: bool = False,
 ) -> "Answer | Optimized":  # fmt: skip
     """Solves one model and returns the best answer found.
 
@@ -94,6 +96,8 @@ def optimize(  # type: ignore[misc]  # overloads name what decides the result's 
         ckpt: of algorithms that learn: a checkpoint, or `pretrained`.
         backward: take gradients of all parameters into the graph.
         numerics: `equal`, outputs and gradients stay the same bit for bit, or `close`.
+        allocator: with `cost="inductor"`: `keep` tells this process's malloc to keep freed memory, for good, and races
+            with that; what this gains alone is measured and reported apart. `user`: malloc stays as it is.
         settings: further words of the command line, such as `machine.link_bandwidth=50e9`.
         progress: bars on stderr.
 
@@ -119,7 +123,8 @@ def optimize(  # type: ignore[misc]  # overloads name what decides the result's 
             task, algo or "compiler_search", machine or "cpu_gpu", objective, 40 if budget is None else budget, seconds,
             seed, ckpt,
         )  # fmt: skip
-        told = [f"cost={cost}", f"cost@judge={cost}", "judge.fresh_processes=3", f"task.numerics={numerics or 'equal'}"]
+        told = [f"cost={cost}", f"cost@judge={cost}", "judge.fresh_processes=3", f"task.numerics={numerics or 'equal'}",
+                f"judge.allocator={allocator}"]  # fmt: skip
         from torch import nn
 
         from graphopt.report.apply.optimized import optimized
@@ -128,7 +133,7 @@ def optimize(  # type: ignore[misc]  # overloads name what decides the result's 
             raise UsageError(
                 f"cost=inductor runs an nn.Module, not a {type(model).__name__}; give the module and its inputs"
             )
-        return optimized(model, example_inputs, backward=backward, numerics=numerics or "equal",
+        return optimized(model, example_inputs, backward=backward, numerics=numerics or "equal", allocator=allocator,
                          solve=lambda graph: _solved([*words, *told, *settings], graph))  # fmt: skip
 
 

@@ -1,6 +1,9 @@
 """Fusion decisions in the user's own program: generated code is otherwise where that is asked, outputs are equal."""
 
+import subprocess
+import sys
 from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -144,3 +147,36 @@ def test_decisions_that_change_outputs_are_undone() -> None:
 
     assert _kept(["forward", "backward"], outcome, "equal") == ["forward"]
     assert _kept(["backward"], outcome, "equal") == [] and _kept(["forward"], outcome, "equal") == ["forward"]
+
+
+FAULTS = """
+import resource, torch
+from graphopt.hardware.apply.allocator import keep_memory
+
+def faults(x=torch.zeros(2**24)):
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+    for _ in range(4):
+        x + 1
+    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
+
+first, took, later = faults(), keep_memory(), [faults() for _ in range(6)]
+assert took and 100 * later[-1] < first, (first, later)
+"""
+
+
+def test_a_process_that_keeps_memory_has_no_page_faults() -> None:
+    subprocess.run([sys.executable, "-c", FAULTS], check=True)
+
+
+def test_the_backend_asks_malloc_only_where_told(
+    best: Optimized, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = list[bool]()
+    monkeypatch.setattr(compile_backend, "keep_memory", lambda: asked.append(True))
+    folder, x = best.save(tmp_path), torch.randn(2, 2)
+    for allocator, calls in (("user", 0), ("keep", 1)):
+        torch._dynamo.reset()
+        options = {"decisions": folder, "allocator": allocator}
+        with pytest.raises(Exception, match="another") if calls else nullcontext():
+            torch.compile(torch.sin, backend=compile_backend.backend, options=options)(x)
+        assert len(asked) == calls

@@ -9,7 +9,7 @@ Shape legend: B plans.
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, ClassVar
+from typing import Annotated, ClassVar, Literal
 from weakref import WeakKeyDictionary
 
 import numpy as np
@@ -23,7 +23,8 @@ from graphopt.hardware.code_time import load_weights, weights_file
 from graphopt.hardware.measure.builds import BuildPipeline, Builds, Built
 from graphopt.hardware.measure.environment import KEEPS_MEMORY, environment_here
 from graphopt.hardware.measure.price_table import Environment, Line, PriceTable, TableFile
-from graphopt.hardware.measure.service import Service
+from graphopt.hardware.measure.rounds import timings_of_race
+from graphopt.hardware.measure.service import Service, fresh_rounds
 from graphopt.hardware.measure.target import Comparing, Failure, Measured, Target, Timing
 from graphopt.hardware.requests import ASSUMED, READS, CompilerRequest, LoweredRequests, request_of
 from graphopt.problems.cost_model import CostModel, Prices
@@ -32,13 +33,15 @@ TABLE = Path("measured") / "inductor.jsonl"
 Table = Annotated[str | None, TableFile(usual=TABLE)]
 SEED = 0  # of a program's inputs
 NOTHING = CompilerRequest({}, {})
+Allocator = Literal["user", "keep"]
 
 
 class Inductor(CostModel):
     """table: file of what was measured; null: measured/ in $GRAPHOPT_CACHE, else in ~/.cache/graphopt. environment:
     null: this machine's; else only the table's lines of that one count, and nothing is compiled or measured.
     fresh_processes: 0: a process that stays measures, for searching; else a price is a race with the default in so many
-    fresh processes, for judging. builders: processes that lower and compile; build_seconds: for one of them to answer.
+    fresh processes, for judging. allocator: of these, as `Service` says. builders: processes that lower and compile;
+    build_seconds: for one of them to answer.
 
     A plan that does not compile, crashes or hangs costs inf.
     """
@@ -50,13 +53,15 @@ class Inductor(CostModel):
     assumes = ASSUMED
 
     def __init__(self, *, name: str, table: Table, environment: Environment,
-                 fresh_processes: Annotated[int, Between(0, 64)], builders: Annotated[int, Between(1, 256)],
-                 build_seconds: Positive, measuring: Comparing) -> None:  # fmt: skip
+                 fresh_processes: Annotated[int, Between(0, 64)], allocator: Allocator,
+                 builders: Annotated[int, Between(1, 256)], build_seconds: Positive,
+                 measuring: Comparing) -> None:  # fmt: skip
         if measuring.device != "cpu":
             raise ConfigError(f"cost={name} compiles for CPUs only: set measuring.device=cpu")
         self.name = name
         self.service = Service(measuring, table=cache_dir() / TABLE if table is None else Path(table), name=name,
-                               environment=environment, libraries=("torch",), processes=fresh_processes)  # fmt: skip
+                               environment=environment, libraries=("torch",), processes=fresh_processes,
+                               keeps_memory=allocator == "keep")  # fmt: skip
         self.builds = Builds(builders, build_seconds)
         self.lowered = LoweredRequests(self.service.table, self.service.environment, self.builds)
         self._pipeline = BuildPipeline(self.builds, self.service, target_of)
@@ -101,6 +106,16 @@ class Inductor(CostModel):
         if line["digest"] == default.digest:
             return self.service.reference(default)
         return self.service.known(default, Target("inductor", line["digest"], {}))
+
+    def kept_and_not(self, graph: Graph) -> tuple[float, float]:
+        """Seconds of the default in fresh processes that keep memory, and in such with the user's malloc."""
+        default, service, found = self.default(graph), self.service, list[float]()
+        for keeps in (True, False):
+            taken = fresh_rounds(default, [default], service.how, service.processes or 3, keeps_memory=keeps)  # type: ignore[arg-type]
+            if isinstance(taken, Failure):
+                raise Unmeasured(f"{graph.name}: {taken.reason}")
+            found.append(timings_of_race(taken)[0].seconds)
+        return found[0], found[1]
 
     def default(self, graph: Graph) -> Target:
         """The program as the compiler makes it by itself. Raises Unmeasured where it cannot be compiled."""

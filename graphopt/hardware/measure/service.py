@@ -53,19 +53,20 @@ class Service:
     only the table's lines of that environment count, and nothing is measured. libraries: beside torch, whose versions
     belong to the environment. name: of the cost model, for messages.
 
-    processes: 0: a process that stays measures; else every comparison is a race in so many fresh processes with the
-    user's malloc, of which the median counts, and the noise is how they differ.
+    processes: 0: a process that stays measures; else every comparison is a race in so many fresh processes, of which
+    the median counts, and the noise is how they differ. keeps_memory: whether malloc does in these, as in one that
+    stays; else they have the user's.
 
     A failed measurement affects no other target; it is not tried again by this object. counts: `replayed` from
     the table, `measured`, `failed`; those of the processes are `pool.counts`.
     """
 
     def __init__(self, how: Measuring | Comparing, *, table: Path, environment: str | None, name: str,
-                 libraries: tuple[str, ...] = (), processes: int = 0) -> None:  # fmt: skip
+                 libraries: tuple[str, ...] = (), processes: int = 0, keeps_memory: bool = False) -> None:  # fmt: skip
         self.how, self.name, self.processes, self.counts = how, name, processes, Counter[str]()
-        self.measures = environment is None
+        self.measures, self.keeps_memory = environment is None, keeps_memory or not processes
         here = environment_here(how.device, how.threads, libraries)
-        here += f", {USERS_MALLOC if processes else KEEPS_MEMORY}" if isinstance(how, Comparing) else ""
+        here += f", {KEEPS_MEMORY if self.keeps_memory else USERS_MALLOC}" if isinstance(how, Comparing) else ""
         self.environment = environment or here + (f", {processes} fresh processes" if processes else "")
         self.table = PriceTable(table)
         self.pool: Pool = LocalPool(how.device, how.threads)
@@ -193,7 +194,7 @@ class Service:
         while queue:
             batch = queue.pop()
             try:
-                taken = fresh_rounds(default, batch, how, self.processes)
+                taken = fresh_rounds(default, batch, how, self.processes, keeps_memory=self.keeps_memory)
             except Unmeasured as error:
                 self._failed[default.digest, default.digest] = Failure(str(error))
                 raise

@@ -11,14 +11,19 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_map_only
 
 from graphopt.core.compiler import KNOBS, Numerics
+from graphopt.core.errors import UserError
 from graphopt.core.graph import Graph
+from graphopt.core.utils.registry import option
 from graphopt.graphs.readers.pytorch.nested_tensors import arguments_of, tensors_in
 from graphopt.graphs.readers.pytorch.program_file import key_of, packed_program
 from graphopt.graphs.readers.pytorch.program_inputs import raw
+from graphopt.hardware.apply.allocator import keep_memory
+from graphopt.hardware.costs.inductor import Allocator, Inductor
 from graphopt.hardware.inductor.captured import as_graph, backpropagate, capture_compiled
 from graphopt.hardware.requests import CompilerRequest, request_of
 from graphopt.report.answer import Answer
 from graphopt.report.apply.compile_backend import NOTHING, decided
+from graphopt.run.config.construct import construct
 
 WORDS = {"store": "stored", "inline": "inlined", "cut": "cut"}  # of requests
 NAMED = 12  # ops of a kind that are named
@@ -51,7 +56,8 @@ class Check:
 class Optimized(nn.Module):
     """Called as `module` is, whose weights it uses. answers: by names of graphs (`inference`, or `forward` and
     `backward`), each with all that was measured; undone: names of those whose decision is not used, since outputs or
-    gradients would not have been as they have to be.
+    gradients would not have been as they have to be. allocator: of graphs, seconds by default with memory kept and with
+    the user's malloc, where memory is kept.
 
     Inputs of other shapes, or calls with gradients where none were asked for, make graphs that nothing was decided
     about: these are compiled by default.
@@ -60,8 +66,10 @@ class Optimized(nn.Module):
     _compiled: Any
 
     def __init__(self, module: nn.Module, answers: Mapping[str, Answer], decisions: Mapping[str, CompilerRequest],
-                 undone: tuple[str, ...], numerics: Numerics) -> None:  # fmt: skip
+                 undone: tuple[str, ...], numerics: Numerics,
+                 allocator: Mapping[str, tuple[float, float]] | None = None) -> None:  # fmt: skip
         super().__init__()
+        self.allocator = dict(allocator or {})
         self.module, self.answers, self.undone, self.numerics = module, dict(answers), undone, numerics
         compiled = torch.compile(module, backend=decided(decisions))
         object.__setattr__(self, "_compiled", compiled)  # no second module of the same weights
@@ -71,7 +79,9 @@ class Optimized(nn.Module):
 
     def report(self) -> str:
         """A page of text: per graph times, noise, evaluations, what is done otherwise and what was declined."""
-        return page(type(self.module).__name__, self.answers, self.undone, self.numerics)
+        kept = [f"memory kept: {name} takes {one * 1e3:.3f} ms by default, {other * 1e3:.3f} with the user's malloc, "
+                f"ratio {one / other:.3f}" for name, (one, other) in self.allocator.items()]  # fmt: skip
+        return "\n".join([page(type(self.module).__name__, self.answers, self.undone, self.numerics), *kept])
 
     __str__ = report
 
@@ -83,7 +93,8 @@ class Optimized(nn.Module):
         return Path(folder)
 
 
-def optimized(module: nn.Module, inputs: Any, *, backward: bool, numerics: Numerics, solve: Solve) -> Optimized:
+def optimized(module: nn.Module, inputs: Any, *, backward: bool, numerics: Numerics, solve: Solve,
+              allocator: Allocator = "user") -> Optimized:  # fmt: skip
     """Captures the graphs that torch.compile makes, solves each, and keeps what leaves outputs and gradients as
     `numerics` says. The module and the inputs stay as they are. Raises GraphError."""
     with torch.set_grad_enabled(backward):
@@ -101,7 +112,13 @@ def optimized(module: nn.Module, inputs: Any, *, backward: bool, numerics: Numer
 
     kept = _kept(list(found), outcome, numerics)
     undone = tuple(name for name in found if name not in kept)
-    return Optimized(module, answers, {keys[name]: found[name] for name in kept}, undone, numerics)
+    gains = dict[str, tuple[float, float]]()
+    if allocator == "keep":
+        if not keep_memory():
+            raise UserError("allocator=keep needs glibc's malloc, and this process has another; leave it out")
+        cost: Inductor = construct(option("cost", "inductor"), "cost", {})
+        gains = {name: cost.kept_and_not(answer.graph) for name, answer in answers.items()}
+    return Optimized(module, answers, {keys[name]: found[name] for name in kept}, undone, numerics, gains)
 
 
 def _kept(names: list[str], outcome: Callable[[list[str]], list[Tensor]], numerics: Numerics) -> list[str]:

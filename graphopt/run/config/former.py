@@ -72,6 +72,7 @@ FORMER: dict[str, dict[str, str]] = {
 # Settings that came later -> what files that lack them mean.
 ADDED: dict[str, dict[str, Any]] = {
     "graphopt.run.training.settings.TrainerSettings": {"num_nodes": 1},
+    "graphopt.hardware.costs.inductor.Inductor": {"allocator": "keep"},
     "graphopt.learn.go.GO": {"guided": True, "placing": None},
     "graphopt.learn.regal.REGAL": {"actions": "graph"},
     "graphopt.learn.rewriters.xrlflow.XRLflow": {"totals": True, "sampled": False, "encoded": False},
