@@ -11,18 +11,14 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 
 
-@pytest.fixture(scope="module")
-def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def test_the_site_is_built_and_its_links_lead_somewhere(tmp_path: Path) -> None:
+    """One test, so that one process builds it."""
     pytest.importorskip("sphinx", reason="the extra docs is not installed")
-    out = tmp_path_factory.mktemp("site")
-    command = [sys.executable, "-m", "sphinx", "-q", "-W", "--keep-going", "-c", "docs", ".", str(out)]
+    command = [sys.executable, "-m", "sphinx", "-q", "-W", "--keep-going", "-c", "docs", ".", str(tmp_path)]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 0 and done.stderr == "", done.stderr[-3000:]
-    return out
-
-
-def test_links_inside_the_site_lead_somewhere(site: Path) -> None:
-    pages = {page: page.read_text() for page in site.rglob("*.html")}
+    has_every_command_and_public_name(tmp_path)
+    pages = {page: page.read_text() for page in tmp_path.rglob("*.html")}
     names = {page: {*re.findall(r'\bid="([^"]+)"', text)} for page, text in pages.items()}
     lost = []
     for page, text in pages.items():
@@ -32,11 +28,11 @@ def test_links_inside_the_site_lead_somewhere(site: Path) -> None:
                 continue
             target = (page.parent / place).resolve() if place else page
             if not target.exists() or (part and target in names and part not in names[target]):
-                lost.append(f"{page.relative_to(site)}: {link}")
+                lost.append(f"{page.relative_to(tmp_path)}: {link}")
     assert len(pages) > 80 and lost == []
 
 
-def test_every_command_and_public_name_has_its_place(site: Path) -> None:
+def has_every_command_and_public_name(site: Path) -> None:
     import graphopt
     from graphopt.__main__ import SUBCOMMANDS
 
