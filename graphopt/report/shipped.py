@@ -13,7 +13,7 @@ from graphopt.run.training.adopt import PRETRAINED
 
 NOTE = (
     "Used by `algo=ALGO ckpt=pretrained`, or graphopt.optimize(..., algo=ALGO, ckpt='pretrained'); any: whichever. "
-    "docs/pretrained.md says what each was trained on, and what it is worth."
+    "docs/models.md says what each was trained on, and what it is worth."
 )
 
 
