@@ -3,7 +3,7 @@
 `python benchmarks/allocators.py ROWS [--study results/hardware_fusion] [--most 8]` compiles the stored answers of a
 study by TorchInductor and races each with the default and its copy, three fresh processes with either malloc, one
 thread. ROWS is a file of JSON lines; a second call goes on where the first stopped. `python benchmarks/allocators.py
-ROWS --figures` prints geometric means of time over the default, with 95 % intervals over graphs.
+ROWS --figures` prints geometric means of time over the default, with 95 % intervals over programs.
 """
 
 import argparse
@@ -26,6 +26,7 @@ from graphopt.hardware.measure.target import Failure
 from graphopt.hardware.requests import graph_key, request_of
 from graphopt.report.replay import decision_of
 from graphopt.report.tables.read_rows import read_rows, row_files
+from graphopt.report.tables.statistics import bootstrap
 from graphopt.run.config.construct import construct
 
 MALLOCS = {"keeps": True, "user": False}
@@ -69,21 +70,19 @@ def raced(row: dict[str, Any], cost: Inductor) -> dict[str, Any]:
 
 
 def figures(rows: Sequence[dict[str, Any]]) -> None:
-    rng = np.random.default_rng(0)
     for row in rows:
         row["memory kept, nothing decided"] = row["keeps_default_ms"] / row["user_default_ms"]
         row["memory kept, decided"] = row["keeps"] * row["memory kept, nothing decided"]
     for task in sorted({row["task"] for row in rows}):
         some = [row for row in rows if row["task"] == task]
         for name in ("claimed", *MALLOCS, "memory kept, nothing decided", "memory kept, decided"):
-            logs = np.log([row[name] for row in some])
-            means = logs[rng.integers(len(logs), size=(2000, len(logs)))].mean(1)
-            low, high = np.exp(np.percentile(means, [2.5, 97.5])).tolist()
+            logs = np.log([[row[name]] for row in some])
+            over = bootstrap(logs, [row["graph"].partition(".")[0] for row in some]).of(math.exp)
             noise = [row.get(f"{name}_noise", 0.0) for row in some]
             slower = sum(row[name] > 1 + 2 * each for row, each in zip(some, noise))
             say(
                 f"{task}, {name}",
-                [low, math.exp(logs.mean()), high],
+                [over.low, over.mean, over.high],
                 "time over the default",
                 {"graphs": len(some), "slower": slower},
             )

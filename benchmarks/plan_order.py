@@ -138,7 +138,7 @@ def main() -> None:
             )
             logs.setdefault(one.family, []).append(math.log(float(np.mean(counts)) / its))
         means = np.array([np.mean(of) for of in logs.values()])
-        over = bootstrap(means[:, None], range(len(means))).exp()
+        over = bootstrap(means[:, None], range(len(means))).of(math.exp)
         details = {"low": over.low, "high": over.high, "families": len(means), "solves": sum(map(len, logs.values()))}
         say(f"plans_to_90/{word}/over_search", [over.mean], "ratio", details)
 

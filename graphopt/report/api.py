@@ -113,6 +113,8 @@ def optimize(  # type: ignore[misc]  # overloads name what decides the result's 
     """
     with silent(not progress):
         if cost != "inductor":
+            if allocator != "user":
+                raise UsageError(f"allocator={allocator} is of cost=inductor, which runs the module; leave it out")
             words = _words(
                 task, algo, machine, objective, 1000 if budget is None else budget, seconds, seed, ckpt, cost
             )

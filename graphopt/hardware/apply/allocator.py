@@ -3,6 +3,8 @@ process that is told to keep them has none of these, and holds its highest memor
 
 import ctypes
 
+from graphopt.core.errors import UserError
+
 TRIM_THRESHOLD, TOP_PAD, MMAP_THRESHOLD = -1, -2, -3  # malloc.h
 
 
@@ -11,3 +13,11 @@ def keep_memory() -> bool:
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     wanted = ((MMAP_THRESHOLD, 2**30), (TRIM_THRESHOLD, 2**31 - 1), (TOP_PAD, 2**28))
     return mallopt is not None and all(mallopt(setting, ctypes.c_int(value)) == 1 for setting, value in wanted)
+
+
+def use_allocator(allocator: str) -> None:
+    """`keep` or `user`. Raises UserError for other words, and where malloc cannot keep memory."""
+    if allocator not in ("user", "keep"):
+        raise UserError(f"allocator={allocator} does not exist; available: user, keep")
+    if allocator == "keep" and not keep_memory():
+        raise UserError("allocator=keep needs glibc's malloc, and this process has another; leave it out")

@@ -20,7 +20,7 @@ from graphopt.core.compiler import options as options_of
 from graphopt.core.errors import UserError
 from graphopt.core.graph import GraphError
 from graphopt.graphs.readers.pytorch.program_file import key_of, unpacked_program
-from graphopt.hardware.apply.allocator import keep_memory
+from graphopt.hardware.apply.allocator import use_allocator
 from graphopt.hardware.inductor.captured import phase_of
 from graphopt.hardware.inductor.lowering import Request, Requests, carried_out, check_version, replaced
 from graphopt.hardware.inductor.strided_reads import with_strided_reads_fixed
@@ -70,8 +70,7 @@ def backend(gm: GraphModule, example_inputs: Sequence[Any], *, options: Mapping[
     """What `torch.compile(backend="graphopt")` finds. options: `decisions`, a folder of decision files, and
     `allocator`, `keep` where malloc is to keep freed memory in this process; beside Inductor's own."""
     given = dict(options or {})
-    if given.pop("allocator", "user") == "keep" and not keep_memory():
-        raise UserError("allocator=keep needs glibc's malloc, and this process has another; leave it out")
+    use_allocator(given.pop("allocator", "user"))
     if "decisions" not in given:
         raise UserError('backend="graphopt" takes options={"decisions": FOLDER}, a folder of decision files')
     return decided(decisions_in(given.pop("decisions")))(gm, example_inputs, given)

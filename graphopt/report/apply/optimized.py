@@ -11,13 +11,12 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_map_only
 
 from graphopt.core.compiler import KNOBS, Numerics
-from graphopt.core.errors import UserError
 from graphopt.core.graph import Graph
 from graphopt.core.utils.registry import option
 from graphopt.graphs.readers.pytorch.nested_tensors import arguments_of, tensors_in
 from graphopt.graphs.readers.pytorch.program_file import key_of, packed_program
 from graphopt.graphs.readers.pytorch.program_inputs import raw
-from graphopt.hardware.apply.allocator import keep_memory
+from graphopt.hardware.apply.allocator import use_allocator
 from graphopt.hardware.costs.inductor import Allocator, Inductor
 from graphopt.hardware.inductor.captured import as_graph, backpropagate, capture_compiled
 from graphopt.hardware.requests import CompilerRequest, request_of
@@ -97,6 +96,7 @@ def optimized(module: nn.Module, inputs: Any, *, backward: bool, numerics: Numer
               allocator: Allocator = "user") -> Optimized:  # fmt: skip
     """Captures the graphs that torch.compile makes, solves each, and keeps what leaves outputs and gradients as
     `numerics` says. The module and the inputs stay as they are. Raises GraphError."""
+    use_allocator(allocator)
     with torch.set_grad_enabled(backward):
         programs = capture_compiled(deepcopy(module), _own(inputs))
     answers = dict[str, Answer]()
@@ -114,8 +114,6 @@ def optimized(module: nn.Module, inputs: Any, *, backward: bool, numerics: Numer
     undone = tuple(name for name in found if name not in kept)
     gains = dict[str, tuple[float, float]]()
     if allocator == "keep":
-        if not keep_memory():
-            raise UserError("allocator=keep needs glibc's malloc, and this process has another; leave it out")
         cost: Inductor = construct(option("cost", "inductor"), "cost", {})
         gains = {name: cost.kept_and_not(answer.graph) for name, answer in answers.items()}
     return Optimized(module, answers, {keys[name]: found[name] for name in kept}, undone, numerics, gains)
