@@ -40,8 +40,8 @@ Features = Mapping[str, float]
 # Nanoseconds a unit, before anything is known: instructions by kind, bytes by cache, what is begun. Vectors are of 16.
 USUAL = {"v.simple": 0.2, "v.load": 0.3, "v.store": 2.0, "v.div": 3.0, "v.tanh": 40.0, "v.log": 12.0, "v.exp": 4.0,
          "s.simple": 0.5, "s.load": 1.0, "s.store": 1.0, "s.div": 1.5, "s.tanh": 15.0, "s.log": 10.0, "s.exp": 8.0,
-         "trips": 0.3, "bytes.near": 0.01, "bytes.middle": 0.03, "bytes.far": 0.08, "flops": 0.02, "nests": 500.0,
-         "kernels": 1000.0, "calls": 3000.0}  # fmt: skip
+         "trips": 0.3, "bytes.near": 0.01, "bytes.middle": 0.03, "bytes.far": 0.08, "bytes.fresh": 0.06,
+         "flops": 0.02, "nests": 500.0, "kernels": 1000.0, "calls": 3000.0}  # fmt: skip
 FUNCTION = 5.0  # ns, of other `v.NAME` and `s.NAME`
 SURE = 0.02  # relative difference of two times from which their order is taken as known
 STEEP = 0.03  # of predicted logarithms: difference at which an order counts as clear

@@ -21,7 +21,7 @@ from graphopt.core.plan import Plans, Role
 from graphopt.core.utils.marks import Between, Positive, WeightsFile
 from graphopt.hardware.code_time import load_weights, weights_file
 from graphopt.hardware.measure.builds import BuildPipeline, Builds, Built
-from graphopt.hardware.measure.environment import KEEPS_MEMORY, environment_here
+from graphopt.hardware.measure.environment import USERS_MALLOC, environment_here
 from graphopt.hardware.measure.price_table import Environment, Line, PriceTable, TableFile
 from graphopt.hardware.measure.rounds import timings_of_race
 from graphopt.hardware.measure.service import Service, fresh_rounds
@@ -40,7 +40,8 @@ class Inductor(CostModel):
     """table: file of what was measured; null: measured/ in $GRAPHOPT_CACHE, else in ~/.cache/graphopt. environment:
     null: this machine's; else only the table's lines of that one count, and nothing is compiled or measured.
     fresh_processes: 0: a process that stays measures, for searching; else a price is a race with the default in so many
-    fresh processes, for judging. allocator: of these, as `Service` says. builders: processes that lower and compile;
+    fresh processes, for judging. allocator: of processes that measure: `user`, they allocate as a user's process does,
+    `keep`, they keep freed memory. builders: processes that lower and compile;
     build_seconds: for one of them to answer.
 
     A plan that does not compile, crashes or hangs costs inf.
@@ -162,7 +163,7 @@ class Learned(CostModel):
                  builders: Annotated[int, Between(1, 256)], build_seconds: Positive) -> None:  # fmt: skip
         self.name, self._lowers = name, environment is None
         self.weights = load_weights(weights_file(weights))
-        here = environment or f"{environment_here('cpu', 1, ('torch',))}, {KEEPS_MEMORY}"
+        here = environment or f"{environment_here('cpu', 1, ('torch',))}, {USERS_MALLOC}"
         prices = PriceTable(cache_dir() / TABLE if table is None else Path(table))
         self.requests = LoweredRequests(prices, here, Builds(builders, build_seconds))
 

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from math import prod
 from typing import NamedTuple
 
+import torch
 from torch._inductor.graph import GraphLowering
 from torch._inductor.scheduler import BaseSchedulerNode, SchedulerNode
 
@@ -127,13 +128,22 @@ _LOOP = re.compile(r"^( *)for\(", re.MULTILINE)
 NEAR, MIDDLE = 1 << 20, 1 << 24  # bytes: in a core's own cache, in one that cores share
 _KERNEL = re.compile(r"async_compile\.cpp_pybinding\(.*?^'''\)", re.MULTILINE | re.DOTALL)
 
+_ALLOCATION = re.compile(r"= empty_strided_cpu\(\(([\d, ]*)\), \([\d, ]*\), torch\.(\w+)\)")
+
+
+def _bytes(allocation: tuple[str, str]) -> float:
+    """Of one allocation: its sizes, and the type of its elements."""
+    sizes = [int(size) for size in allocation[0].split(",") if size.strip()]
+    return float(prod(sizes) * getattr(torch, allocation[1]).itemsize)
+
 
 def features(graph: GraphLowering, source: str) -> dict[str, float]:
     """`ops.NAME`: evaluations of Inductor's operation NAME in loops, per run; `bytes`: read and written by kernels;
     `kernels`, `nests` (outermost loops) and `scalar_loops` (innermost loops that are not vectorised) in the source;
     `calls`: of functions of libraries, `flops` theirs; `steps`: parts of kernels before fusion; `v.KIND`, `s.KIND` and
     `trips` of `source_work`; `bytes.near`, `bytes.middle`, `bytes.far`: by what was read and written since the same
-    bytes were last touched, which says the cache they are in."""
+    bytes were last touched, which says the cache they are in; `bytes.fresh`: asked of malloc, which may give pages that
+    fault when they are first written."""
     leaves = [leaf for node in graph.scheduler.nodes for leaf in node.get_nodes()]
     loops = [leaf for leaf in leaves if isinstance(leaf, SchedulerNode)]
     kernels = _KERNEL.findall(source)
@@ -153,6 +163,7 @@ def features(graph: GraphLowering, source: str) -> dict[str, float]:
         for name, count in loop._body.op_counts.items():
             evaluations[f"ops.{name}"] += count * points
     found |= {name: float(count) for name, count in sorted(evaluations.items())}
+    found["bytes.fresh"] = sum(map(_bytes, _ALLOCATION.findall(source)), 0.0)
     return found | _traffic(graph.scheduler.nodes) | {kind: float(work[kind]) for kind in sorted(work)}
 
 

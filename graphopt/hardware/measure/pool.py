@@ -54,6 +54,7 @@ class LocalPool:
         setting = {"device": device, "threads": threads, "place": place}
         self.process = Process(module or WORKER, setting, variables(threads, keeps_memory=keeps_memory))
         self.counts = Counter[str]()
+        self._keeps, self._first = keeps_memory, None
         self._given_up = 0  # requests in a row that ended the process
 
     def ask(self, requests: Sequence[dict[str, Any]], seconds: Sequence[float]) -> list[Answer]:
@@ -64,7 +65,10 @@ class LocalPool:
 
     def _answer(self, request: dict[str, Any], limit: float) -> Answer:
         self.counts["requests"] += 1
-        at = None
+        at, first = None, request["targets"][0]
+        if not self._keeps and first != self._first:
+            self.process.end()
+            self._first = first
         for _ in range(TRIES):
             try:
                 answer = self.process.ask(request, limit)
@@ -92,19 +96,20 @@ class LocalPool:
 
 class RayPool:
     """Measuring processes in a Ray cluster, each on a processor of its own. workers: actors, each a `LocalPool`.
-    address: of a running cluster; None begins one here that ends with this process.
+    address: of a running cluster; None begins one here that ends with this process. keeps_memory: as of `LocalPool`.
 
     Files that targets name must be there on every machine (a shared folder). Machines must be alike: prices are of
     the environment of the machine that asks. Raises UserError where they are not, or processors are missing."""
 
-    def __init__(self, device: Device, threads: int, workers: int, address: str | None) -> None:
+    def __init__(self, device: Device, threads: int, workers: int, address: str | None, *,
+                 keeps_memory: bool = True) -> None:  # fmt: skip
         if find_spec("ray") is None:
             raise ConfigError("measuring.pool=ray needs Ray, which is not installed; pip install 'graphopt[ray]'")
         ray: Any = import_module("ray")
         if not ray.is_initialized():
             ray.init(address=address, log_to_driver=False, include_dashboard=False)
         self.width, self.counts = workers, Counter[str]()
-        self._ray, self._device, self._threads = ray, device, threads
+        self._ray, self._device, self._threads, self._keeps = ray, device, threads, keeps_memory
         there = int(ray.cluster_resources().get("CPU", 0))
         if there < workers * threads:
             raise UserError(f"measuring.pool=ray: {workers} workers x {threads} threads, and the cluster has {there} "
@@ -129,7 +134,9 @@ class RayPool:
 
     def _actor(self, place: int) -> Any:
         remote: Any = self._ray.remote(CountedPool)
-        return remote.options(num_cpus=self._threads).remote(self._device, self._threads, place, WORKER)
+        return remote.options(num_cpus=self._threads).remote(
+            self._device, self._threads, place, WORKER, keeps_memory=self._keeps
+        )
 
     def _check(self, actor: Any) -> None:
         errors = self._ray.exceptions

@@ -54,24 +54,27 @@ class Service:
     belong to the environment. name: of the cost model, for messages.
 
     processes: 0: a process that stays measures; else every comparison is a race in so many fresh processes, of which
-    the median counts, and the noise is how they differ. keeps_memory: whether malloc does in these, as in one that
-    stays; else they have the user's.
+    the median counts, and the noise is how they differ. keeps_memory: whether malloc does in what measures; None: in a
+    process that stays, and else as a user's does.
 
     A failed measurement affects no other target; it is not tried again by this object. counts: `replayed` from
     the table, `measured`, `failed`; those of the processes are `pool.counts`.
     """
 
     def __init__(self, how: Measuring | Comparing, *, table: Path, environment: str | None, name: str,
-                 libraries: tuple[str, ...] = (), processes: int = 0, keeps_memory: bool = False) -> None:  # fmt: skip
+                 libraries: tuple[str, ...] = (), processes: int = 0,
+                 keeps_memory: bool | None = None) -> None:  # fmt: skip
         self.how, self.name, self.processes, self.counts = how, name, processes, Counter[str]()
-        self.measures, self.keeps_memory = environment is None, keeps_memory or not processes
+        self.measures = environment is None
+        self.keeps_memory = not processes if keeps_memory is None else keeps_memory
         here = environment_here(how.device, how.threads, libraries)
         here += f", {KEEPS_MEMORY if self.keeps_memory else USERS_MALLOC}" if isinstance(how, Comparing) else ""
         self.environment = environment or here + (f", {processes} fresh processes" if processes else "")
         self.table = PriceTable(table)
-        self.pool: Pool = LocalPool(how.device, how.threads)
+        self.pool: Pool = LocalPool(how.device, how.threads, keeps_memory=self.keeps_memory)
         if isinstance(how, Comparing) and how.pool == "ray":
-            self.pool = RayPool(how.device, how.threads, how.workers, how.address)
+            keeps = self.keeps_memory
+            self.pool = RayPool(how.device, how.threads, how.workers, how.address, keeps_memory=keeps)
         elif isinstance(how, Comparing) and how.workers > 1:
             warnings.warn("measuring.workers counts with measuring.pool=ray only: one process measures", stacklevel=2)
         self._failed: dict[tuple[str, str], Failure] = {}
