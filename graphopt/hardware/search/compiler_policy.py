@@ -10,6 +10,9 @@ of which predictions know those least that are of how source is compiled. Simula
 setting that leaves the simulator unmoved counts there as what is predicted of it alone. The order is by the mean of
 both, as logarithms; of equals, those come first that set more knobs of how source is compiled.
 
+With a budget of 0 nothing is measured: the answer is the code that is predicted to be fastest, or the default, unless
+the predicted gain is large enough to be likely.
+
 Shape legend: N ops, H heads, P decisions.
 """
 
@@ -38,6 +41,7 @@ COMPILES = frozenset(knob.name for knob in KNOBS if knob.compiles)
 HOPS = 3  # around ops that look alike
 
 
+UNMEASURED = 2  # rounds without a price
 UNTOLD = 2  # after a round that brought nothing one in so many is measured in the order of candidates
 DIGITS = 6  # of predicted logarithms: what is equal
 UNMOVED = 1e-9  # of logarithms of simulated times: a setting that the simulator does not know
@@ -87,16 +91,16 @@ def _settings(problem: AssignProblem) -> Iterator[Changes]:
 
 class CompilerPolicy(Optimizer):
     """considered: decisions that are simulated in a round. pool: of these, those that are lowered. each: evaluations of
-    a round; untold: of these, how many are of what comes first, however it is predicted. margin: as of
-    `compiler_search`. preset: as of `cost=calibrated`. weights, table, builders: as of `cost=learned`."""
+    a round; untold: of these, how many are of what comes first, however it is predicted. sure: with a budget of 0, the
+    relative gain that must be predicted for the default to be left. margin: as of `compiler_search`. preset: as of `cost=calibrated`. weights, table, builders: as of `cost=learned`."""
 
     needs_roles = frozenset({Role.FUSION})
     needs = frozenset({"compiled_program"})
 
-    def __init__(self, *, name: str, considered: Many, pool: Many, each: Few, untold: Blind, margin: Share,
-                 preset: str | None, weights: WeightsFile, table: OwnFolder, builders: Workers) -> None:  # fmt: skip
+    def __init__(self, *, name: str, considered: Many, pool: Many, each: Few, untold: Blind, sure: Share,
+                 margin: Share, preset: str | None, weights: WeightsFile, table: OwnFolder, builders: Workers) -> None:  # fmt: skip
         self.name, self.considered, self.pool, self.margin = name, considered, pool, margin
-        self.each, self.untold = each, untold
+        self.each, self.untold, self.sure = each, untold, sure
         learned = Learned(
             name=name, weights=weights, table=table, environment=None, builders=builders, build_seconds=120
         )
@@ -106,6 +110,8 @@ class CompilerPolicy(Optimizer):
     def solve(self, problem: AssignProblem) -> None:
         climb = Climb(problem, self.each, self.margin)
         told = _Told(problem, self.predict, self.simulate)
+        if problem.evals_cap == 0:
+            return problem.commit(self._unmeasured(climb, told))
         together, helped, came = list[Decision](), True, 0
         while problem.open:
             found = _distinct(candidates(problem, climb, told.simulated, came), self.considered)
@@ -120,6 +126,19 @@ class CompilerPolicy(Optimizer):
             before = climb.score
             together = _measured(climb, tried)
             helped = climb.score < before
+
+    def _unmeasured(self, climb: Climb, told: "_Told") -> Decision:
+        """Around the default, then around what is predicted to be faster than it."""
+        score = 0.0
+        for _ in range(UNMEASURED):
+            around = [*candidates(told.problem, climb, told.simulated)]
+            first = _distinct(around, self.pool)
+            told.lower(np.concatenate((first, told.promising(_distinct(around, self.considered), self.pool))))
+            found, decision = told.best()
+            if found >= score:
+                break
+            score, climb.decision = found, decision
+        return climb.decision if score < math.log1p(-self.sure) else told.problem.initial
 
 
 def _measured(climb: Climb, tried: Sequence[Decision]) -> list[Decision]:
@@ -140,13 +159,14 @@ def _distinct(decisions: Sequence[Decision], most: int) -> Decisions:
 
 
 class _Code(NamedTuple):
-    """Of a decision: predicted logarithm of time over the default's; how many knobs of compiling source it leaves
-    alone; the digest of its code."""
+    """Of a decision: the mean of the simulated and the predicted logarithm of time over the default's; how many knobs
+    of compiling source it leaves alone; the digest of its code; the predicted one."""
 
     score: float
     left: int
     digest: str
     decision: Decision
+    predicted: float
 
 
 class _Told:
@@ -209,12 +229,20 @@ class _Told:
         for one, rough, (seconds, digest) in zip(decisions, self._rough(decisions), predicted, strict=True):
             self._lowered[one.tobytes()] = digest
             if math.isfinite(seconds) and digest not in self._gone:
-                score = (math.log(seconds) - self._default + float(rough)) / 2
-                self._open.setdefault(digest, _Code(round(score, DIGITS), self._left(one), digest, one))
+                told = math.log(seconds) - self._default
+                score = round((told + float(rough)) / 2, DIGITS)
+                self._open.setdefault(digest, _Code(score, self._left(one), digest, one, told))
 
     def fastest(self, most: int) -> list[Decision]:
         """Those that are predicted to be fastest of what was not given before, one of each code."""
         return [self._give(code.digest) for code in sorted(self._open.values(), key=lambda code: code[:2])[:most]]
+
+    def best(self) -> tuple[float, Decision]:
+        """The lowest predicted logarithm of time over the default's, and its decision; of the default's own code 0."""
+        found = min(self._open.values(), key=lambda code: code.predicted, default=None)
+        if found is None or found.predicted >= 0:
+            return 0.0, self.problem.initial
+        return found.predicted, found.decision
 
     def as_they_come(self, decisions: Iterable[Decision], most: int) -> list[Decision]:
         """The first of decisions whose code is new, however it is predicted to run."""
