@@ -371,8 +371,8 @@ class Problem(ABC):
 
     def settle(self, judge: CostModel) -> None:
         """Where prices are measured, the lowest of many is low by luck as well: the judge prices the best few again and
-        the lowest of these is the answer; the default where none is shown to be better than it. What was decided without
-        any price stands as it is."""
+        the lowest of these is the answer; the default where none is shown to be better than it. What was decided
+        without any price stands as it is."""
         if self.finalists is not None and self.finalists.candidates:
             winner = self.finalists.winner(judge, self.take_best)
             if winner is None:

@@ -124,7 +124,7 @@ def stored_sin(best: Optimized, folder: Path) -> Path:
 
 def test_the_backend_takes_a_folder(best: Optimized, tmp_path: Path) -> None:
     options = {"decisions": stored_sin(best, tmp_path)}
-    ((_, asked),) = compile_backend.decisions_in(tmp_path).items()
+    ((_, asked),) = compile_backend.decisions_in(tmp_path)
     assert asked == CompilerRequest({"sin": "store"}, {})
     torch._dynamo.reset()
     with torch.no_grad():

@@ -92,13 +92,15 @@ def _settings(problem: AssignProblem) -> Iterator[Changes]:
 class CompilerPolicy(Optimizer):
     """considered: decisions that are simulated in a round. pool: of these, those that are lowered. each: evaluations of
     a round; untold: of these, how many are of what comes first, however it is predicted. sure: with a budget of 0, the
-    relative gain that must be predicted for the default to be left. margin: as of `compiler_search`. preset: as of `cost=calibrated`. weights, table, builders: as of `cost=learned`."""
+    relative gain that must be predicted for the default to be left. margin: as of `compiler_search`. preset: as of
+    `cost=calibrated`. weights, table, builders: as of `cost=learned`."""
 
     needs_roles = frozenset({Role.FUSION})
     needs = frozenset({"compiled_program"})
 
     def __init__(self, *, name: str, considered: Many, pool: Many, each: Few, untold: Blind, sure: Share,
-                 margin: Share, preset: str | None, weights: WeightsFile, table: OwnFolder, builders: Workers) -> None:  # fmt: skip
+                 margin: Share, preset: str | None, weights: WeightsFile, table: OwnFolder,
+                 builders: Workers) -> None:  # fmt: skip
         self.name, self.considered, self.pool, self.margin = name, considered, pool, margin
         self.each, self.untold, self.sure = each, untold, sure
         learned = Learned(
@@ -128,12 +130,10 @@ class CompilerPolicy(Optimizer):
             helped = climb.score < before
 
     def _unmeasured(self, climb: Climb, told: "_Told") -> Decision:
-        """Around the default, then around what is predicted to be faster than it."""
+        """The first candidates around the default, then around what is predicted to be faster than it."""
         score = 0.0
         for _ in range(UNMEASURED):
-            around = [*candidates(told.problem, climb, told.simulated)]
-            first = _distinct(around, self.pool)
-            told.lower(np.concatenate((first, told.promising(_distinct(around, self.considered), self.pool))))
+            told.lower(_distinct(candidates(told.problem, climb, told.simulated), self.pool))
             found, decision = told.best()
             if found >= score:
                 break

@@ -1,28 +1,40 @@
-"""Fusion decisions carried out by `torch.compile`: `torch.compile(module, backend="graphopt", options={"decisions":
-FOLDER})`, or the same without files, `backend=decided(...)`.
+"""Fusion decisions carried out by `torch.compile`: `torch.compile(module, backend="graphopt")` decides about each graph
+without measuring; with `options={"decisions": FOLDER}`, or `backend=decided(...)`, what was decided before counts.
 
-Forward, backward and inference graphs are recognised by what Inductor is given to lower (`key_of`); those that nothing
-was decided about are compiled as Inductor does by itself.
+Forward, backward and inference graphs are recognised by what Inductor is given to lower (`key_of`). A graph of the same
+operators on other shapes (`structure_of`) keeps a decision, unless `cost=learned` predicts a loss there. Others, that
+nothing was decided about, are compiled as Inductor does by itself.
 """
 
+import json
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
+from dataclasses import replace
+from functools import partial
+from hashlib import sha256
 from pathlib import Path
-from typing import Any
+from types import MappingProxyType
+from typing import Any, NamedTuple
 
+from torch import Tensor
 from torch._functorch import config as functorch_config
 from torch._inductor import compile_fx as inductor
 from torch._inductor import config
 from torch._inductor.graph import GraphLowering
+from torch._inductor.utils import get_donated_idxs
 from torch.fx import GraphModule
 
+from graphopt.core.compiler import Numerics
 from graphopt.core.compiler import options as options_of
 from graphopt.core.errors import UserError
 from graphopt.core.graph import GraphError
-from graphopt.graphs.readers.pytorch.program_file import key_of, unpacked_program
+from graphopt.graphs.readers.pytorch.program_file import FxProgram, Phase, key_of, packed_program, unpacked_program
+from graphopt.graphs.readers.pytorch.program_inputs import InputSpec
 from graphopt.hardware.apply.allocator import use_allocator
-from graphopt.hardware.inductor.captured import phase_of
-from graphopt.hardware.inductor.lowering import Request, Requests, carried_out, check_version, replaced
+from graphopt.hardware.code_time import SHIPPED_FILE, load_weights
+from graphopt.hardware.inductor.captured import as_graph, phase_of
+from graphopt.hardware.inductor.lowering import Request, Requests, carried_out, check_version, lower, replaced
 from graphopt.hardware.inductor.strided_reads import with_strided_reads_fixed
 from graphopt.hardware.requests import CompilerRequest, request_of
 from graphopt.report.answer import Answer
@@ -31,23 +43,49 @@ UNCACHED = {"fx_graph_cache": False, "fx_graph_remote_cache": False}  # whose ke
 NOTHING = CompilerRequest({}, {})
 
 
-def decided(decisions: Mapping[str, CompilerRequest], carried: set[str] | None = None) -> Callable[..., Any]:
+Decide = Callable[[FxProgram], CompilerRequest]
+
+
+class Alike(NamedTuple):
+    """A request about a graph, and the names of the graph's nodes in their order, of which another graph of the same
+    structure has its own."""
+
+    request: CompilerRequest
+    names: tuple[str, ...]
+
+    def renamed(self, names: Sequence[str]) -> CompilerRequest:
+        own = dict(zip(self.names, names, strict=True))
+        return CompilerRequest({own[name]: word for name, word in self.request.requests.items()}, self.request.knobs)
+
+
+def decided(decisions: Mapping[str, CompilerRequest], carried: set[str] | None = None, *,
+            alike: Mapping[str, Alike] = MappingProxyType({}),
+            decide: Decide | None = None) -> Callable[..., Any]:  # fmt: skip
     """A backend for `torch.compile`. decisions: by keys of programs; carried: is given the keys of those that were
-    carried out. Raises UserError where this torch's Inductor is not known."""
+    carried out. alike: by structure, for graphs of other shapes; decide: is asked about all other graphs. Raises
+    UserError where this torch's Inductor is not known."""
     check_version()
     done = set() if carried is None else carried
+
+    def request_for(gm: GraphModule, phase: Phase) -> CompilerRequest:
+        try:
+            key = key_of(gm, phase)
+        except GraphError:  # changing shapes, or no program of tensor operators
+            key = ""
+        if key in decisions:
+            done.add(key)
+            return decisions[key]
+        structure, names = structure_of(gm, phase)
+        if structure in alike:
+            return _held(alike[structure].renamed(names), gm, phase, fixed=bool(key))
+        return NOTHING if decide is None or not key else decide(_program(gm, phase))
 
     def compile_graph(gm: GraphModule, example_inputs: Sequence[Any], **settings: Any) -> Any:
         """In place of `compile_fx_inner`: a request holds from the lowering of the graph until it is compiled."""
         with ExitStack() as stack:
 
             def lowering(gm: GraphModule, **given: Any) -> GraphLowering:
-                try:
-                    key = key_of(gm, phase_of(settings))
-                except GraphError:  # changing shapes, or no program of tensor operators
-                    key = ""
-                request = decisions.get(key, NOTHING)
-                done.update({key} & set(decisions))
+                request = request_for(gm, phase_of(settings))
                 if request != NOTHING:
                     words = {name: Request(word) for name, word in request.requests.items()}
                     stack.enter_context(config.patch(options_of(request.knobs)))
@@ -66,27 +104,81 @@ def decided(decisions: Mapping[str, CompilerRequest], carried: set[str] | None =
     return graphopt
 
 
+def _program(gm: GraphModule, phase: Phase) -> FxProgram:
+    """What lowering needs of a graph; nothing is known of what it will run on."""
+    given = [node.meta["val"] for node in gm.graph.find_nodes(op="placeholder")]
+    kinds = [str(tensor.dtype).removeprefix("torch.") for tensor in given]
+    specs = [InputSpec(tuple(t.shape), tuple(t.stride()), kind, "uniform") for t, kind in zip(given, kinds)]
+    donated = tuple(get_donated_idxs() or ()) if phase == "backward" else ()
+    return FxProgram(gm, tuple(specs), phase, donated)
+
+
+def _held(request: CompilerRequest, gm: GraphModule, phase: Phase, *, fixed: bool) -> CompilerRequest:
+    """A request that was made for other shapes, or none where a loss is predicted."""
+    if not fixed:
+        warnings.warn(f"what was decided for fixed shapes is carried out in a {phase} graph of changing ones, "
+                      "unmeasured", stacklevel=2)  # fmt: skip
+        return request
+    program, time = _program(gm, phase), load_weights(SHIPPED_FILE).model
+    words = {name: Request(word) for name, word in request.requests.items()}
+    ratio = time.ratio(lower(program, words, request.knobs).features, lower(program, {}, {}).features)
+    kept = "carried out" if ratio <= 1 else "left alone"
+    warnings.warn(f"what was decided for other shapes is {kept} in this {phase} graph: {ratio:.2f} of the default's "
+                  "time by cost=learned", stacklevel=2)  # fmt: skip
+    return request if ratio <= 1 else NOTHING
+
+
+def structure_of(gm: GraphModule, phase: Phase) -> tuple[str, tuple[str, ...]]:
+    """(what is equal for graphs of the same operators and types on tensors of the same origin, whatever their shapes;
+    names of the nodes that make tensors)."""
+    nodes = [node for node in gm.graph.nodes if isinstance(node.meta.get("val"), Tensor | tuple | list)]
+    place = {node: i for i, node in enumerate(nodes)}
+    made = [[str(node.target) if node.op == "call_function" else node.op, str(getattr(node.meta["val"], "dtype", "")),
+             [place[source] for source in node.all_input_nodes if source in place]] for node in nodes]  # fmt: skip
+    return sha256(json.dumps([phase, made]).encode()).hexdigest()[:24], tuple(node.name for node in nodes)
+
+
 def backend(gm: GraphModule, example_inputs: Sequence[Any], *, options: Mapping[str, Any] | None = None) -> Any:
-    """What `torch.compile(backend="graphopt")` finds. options: `decisions`, a folder of decision files, and
-    `allocator`, `keep` where malloc is to keep freed memory in this process; beside Inductor's own."""
+    """What `torch.compile(backend="graphopt")` finds. options: `decisions`, a folder of decision files; without it
+    `algo=compiler_policy` decides, with nothing measured, and `numerics` is `equal` (the same bits) or `close`.
+    `allocator`: `keep` where malloc is to keep freed memory in this process. The others are Inductor's own."""
     given = dict(options or {})
     use_allocator(given.pop("allocator", "user"))
-    if "decisions" not in given:
-        raise UserError('backend="graphopt" takes options={"decisions": FOLDER}, a folder of decision files')
-    return decided(decisions_in(given.pop("decisions")))(gm, example_inputs, given)
+    if "decisions" in given:
+        programs = decisions_in(given.pop("decisions"))
+        alike = dict(alike_of(program, request) for program, request in programs)
+        found = {key_of(program.gm, program.phase): request for program, request in programs}
+        return decided(found, alike=alike)(gm, example_inputs, given)
+    return decided({}, decide=partial(unmeasured, numerics=given.pop("numerics", "equal")))(gm, example_inputs, given)
 
 
-def decisions_in(folder: str | Path) -> dict[str, CompilerRequest]:
-    """The requests of the decision files (*.npz) of a folder, by keys of their programs. Raises UserError where there
+def alike_of(program: FxProgram, request: CompilerRequest) -> tuple[str, Alike]:
+    structure, names = structure_of(program.gm, program.phase)
+    return structure, Alike(request, names)
+
+
+def unmeasured(program: FxProgram, numerics: Numerics) -> CompilerRequest:
+    """What `algo=compiler_policy` says of a program with a budget of 0. Raises UserError for other numerics."""
+    from graphopt.report.api import predicted
+
+    try:
+        graph = as_graph(program, name=program.phase, family="compiled")
+        return request_of(predicted(replace(graph, program=packed_program(program)), numerics).plan, 0)
+    except GraphError as error:
+        warnings.warn(f"nothing is decided about a {program.phase} graph: {error}", stacklevel=2)
+        return NOTHING
+
+
+def decisions_in(folder: str | Path) -> list[tuple[FxProgram, CompilerRequest]]:
+    """The programs of the decision files (*.npz) of a folder, and the requests about them. Raises UserError where there
     are none, one cannot be read, or one is of a graph that was not captured for Inductor."""
     files = sorted(Path(folder).glob("*.npz"))
     if not files:
         raise UserError(f"no decision files in {folder}; `save` of an optimized module writes them")
-    found = {}
+    found = []
     for file in files:
         answer = Answer.load(file)
         if not isinstance(answer.graph.program, bytes):
             raise UserError(f"{file} is of a graph without a program for TorchInductor; solve with cost=inductor")
-        program = unpacked_program(answer.graph.program, str(file))
-        found[key_of(program.gm, program.phase)] = request_of(answer.plan, 0)
+        found.append((unpacked_program(answer.graph.program, str(file)), request_of(answer.plan, 0)))
     return found

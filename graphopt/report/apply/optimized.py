@@ -4,6 +4,7 @@ from collections.abc import Callable, Mapping
 from copy import deepcopy
 from dataclasses import dataclass, replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -21,7 +22,7 @@ from graphopt.hardware.costs.inductor import Allocator, Inductor
 from graphopt.hardware.inductor.captured import as_graph, backpropagate, capture_compiled
 from graphopt.hardware.requests import CompilerRequest, request_of
 from graphopt.report.answer import Answer
-from graphopt.report.apply.compile_backend import NOTHING, decided
+from graphopt.report.apply.compile_backend import NOTHING, Alike, alike_of, decided
 from graphopt.run.config.construct import construct
 
 WORDS = {"store": "stored", "inline": "inlined", "cut": "cut"}  # of requests
@@ -58,19 +59,21 @@ class Optimized(nn.Module):
     gradients would not have been as they have to be. allocator: of graphs, seconds by default with memory kept and with
     the user's malloc, where memory is kept.
 
-    Inputs of other shapes, or calls with gradients where none were asked for, make graphs that nothing was decided
-    about: these are compiled by default.
+    Inputs of other shapes make graphs of the same structure, which keep a decision unless a loss is predicted there.
+    Calls with gradients where none were asked for make graphs that nothing was decided about: they are compiled by
+    default.
     """
 
     _compiled: Any
 
     def __init__(self, module: nn.Module, answers: Mapping[str, Answer], decisions: Mapping[str, CompilerRequest],
                  undone: tuple[str, ...], numerics: Numerics,
-                 allocator: Mapping[str, tuple[float, float]] | None = None) -> None:  # fmt: skip
+                 allocator: Mapping[str, tuple[float, float]] | None = None,
+                 alike: Mapping[str, Alike] = MappingProxyType({})) -> None:  # fmt: skip
         super().__init__()
         self.allocator = dict(allocator or {})
         self.module, self.answers, self.undone, self.numerics = module, dict(answers), undone, numerics
-        compiled = torch.compile(module, backend=decided(decisions))
+        compiled = torch.compile(module, backend=decided(decisions, alike=alike))
         object.__setattr__(self, "_compiled", compiled)  # no second module of the same weights
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
@@ -116,7 +119,8 @@ def optimized(module: nn.Module, inputs: Any, *, backward: bool, numerics: Numer
     if allocator == "keep":
         cost: Inductor = construct(option("cost", "inductor"), "cost", {})
         gains = {name: cost.kept_and_not(answer.graph) for name, answer in answers.items()}
-    return Optimized(module, answers, {keys[name]: found[name] for name in kept}, undone, numerics, gains)
+    return Optimized(module, answers, {keys[name]: found[name] for name in kept}, undone, numerics, gains,
+                     dict(alike_of(programs[name], found[name]) for name in kept))  # fmt: skip
 
 
 def _kept(names: list[str], outcome: Callable[[list[str]], list[Tensor]], numerics: Numerics) -> list[str]:
