@@ -93,12 +93,13 @@ class Answer:
     folder: "TemporaryDirectory[str] | None" = None
 
     @classmethod
-    def load(cls, path: Path | str, model: Path | None = None,
-             folder: "TemporaryDirectory[str] | None" = None) -> "Answer":  # fmt: skip
-        """Reads an answer, finds its graph, builds its task and cost models. Raises UserError or GraphError."""
+    def load(cls, path: Path | str, model: Path | None = None, folder: "TemporaryDirectory[str] | None" = None,
+             held: Graph | None = None) -> "Answer":  # fmt: skip
+        """Reads an answer, finds its graph, unless it is held already, with its program; builds its task and cost
+        models. Raises UserError or GraphError."""
         source = Path(path)
         decided = load(source)
-        graph = _find_graph(source, decided)
+        graph = _find_graph(source, decided) if held is None else held
         _, task, cost, judge = pricing(source, decided.header["config"])
         decided.must_fit(graph, task, str(source))
         return cls(source, decided, Solution(graph, task, decided), cost, judge, model, folder)

@@ -496,4 +496,4 @@ def _solved(words: Sequence[str], held: Graph | None) -> Answer:
     _evaluated(cell, None if held is None else InMemory(name="given", held=[held]))
     (row,) = cell.rows.done.values()
     model = cell.path / str(row["model"]) if "model" in row else None
-    return Answer.load(cell.path / str(row["decision"]), model, kept)
+    return Answer.load(cell.path / str(row["decision"]), model, kept, held)

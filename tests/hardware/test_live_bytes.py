@@ -8,6 +8,7 @@ import torch
 from hardware.small_programs import INPUTS, Branches, branches, plans
 from torch import Tensor, nn
 
+import graphopt
 from graphopt.core.errors import UserError
 from graphopt.core.graph import Graph, GraphError
 from graphopt.core.live_storage import legal, orders_of, peaks
@@ -130,6 +131,16 @@ def test_the_module_computes_the_same_bits_in_another_order(backward: bool) -> N
     table = Session(graph, "cpu", 1).table
     order = orders_of(table, np.random.default_rng(0).random((1, graph.num_ops)))
     assert random.after == int(peaks(table, order)[0])
+
+
+def test_what_optimize_finds_is_applied() -> None:
+    module = nn.Sequential(nn.Linear(32, 64), nn.GELU(), nn.Linear(64, 32))
+    answer = graphopt.optimize(
+        module, torch.randn(8, 32), task="scheduling", cost="live_bytes", budget=50, backward=True
+    )
+    applied = apply_order(module, answer.plan)
+    assert (applied.before, applied.after) == (answer.default_price, answer.price)
+    assert not answer.check()
 
 
 def test_it_is_the_module_with_its_weights_of_now() -> None:
