@@ -43,6 +43,10 @@ class ProgramCost(CostModel):
         """What each term of a program costs, where a program costs the sum of its live terms; else None."""
         return None
 
+    def alone(self, terms: Terms) -> TermPrice | None:
+        """What each term costs by itself, to search by: where whole programs are measured, their sum is no price."""
+        return self.term_price(terms)
+
     def noise_of(self, program: Program) -> tuple[float, int]:
         """(relative standard error of a program's price, timings that it rests on); zeros where it is computed."""
         return 0.0, 0

@@ -11,6 +11,7 @@ import contextlib
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from math import prod
 from pathlib import Path
 from typing import Any, NamedTuple, Self
@@ -31,7 +32,7 @@ from graphopt.problems.problem import Candidate, Decided, Equality, Finalists, O
 from graphopt.rewrite.io.as_graph import graph_of, program_of
 from graphopt.rewrite.ir.program_files import from_json, to_json
 from graphopt.rewrite.ir.terms import Outputs, Program, Terms, reachable, substitute
-from graphopt.rewrite.program_cost import prices_programs
+from graphopt.rewrite.program_cost import TermPrice, prices_programs
 from graphopt.rewrite.rules.matching import Match, Matcher
 from graphopt.rewrite.rules.parsing import load_rules
 from graphopt.rewrite.rules.rule import RuleSet
@@ -249,7 +250,8 @@ class RewriteProblem(Problem):
     """A decision is a program; an evaluation is the price of a whole one.
 
     Where the cost model sums over ops, what an op costs alone (`term_price`) is a table that all methods share, and
-    free; programs are billed. `neighbours` says where one rewrite leads.
+    free; programs are billed. `alone_price` is the same of a cost model that measures whole programs, whose ops it
+    measures one by one; sums of it are no prices. `neighbours` says where one rewrite leads.
     """
 
     task: "Rewriting"
@@ -264,6 +266,10 @@ class RewriteProblem(Problem):
         self._from: dict[Outputs, tuple[Outputs, Match]] = {}  # a program -> the one that a rewrite made it of
         self.most_ops = int(self.task.growth * self.initial.num_ops())
         return self._prices([self.initial.outputs])[0]
+
+    @cached_property
+    def alone_price(self) -> TermPrice | None:
+        return self._cost.alone(self.terms) if prices_programs(self._cost) else None
 
     def cost(self, outputs: Outputs, rules: Rules) -> float:
         """The price of a program; one evaluation. rules: what led there.

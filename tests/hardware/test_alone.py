@@ -7,6 +7,7 @@ import signal
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +16,13 @@ from quick import alone
 
 from graphopt.core.errors import Unmeasured, UserError
 from graphopt.core.utils.process import serve
+from graphopt.hardware.costs.whole_program import Profiled
+from graphopt.hardware.measure.kinds.onnx_kind import _program
 from graphopt.hardware.measure.pool import LocalPool
 from graphopt.hardware.measure.service import Service
 from graphopt.hardware.measure.target import Target
+from graphopt.rewrite.io.onnx_export import export_onnx
+from graphopt.rewrite.ir.vocabulary import Operation, TensorType
 
 HEAD = """
 import json, os, sys, time
@@ -160,3 +165,16 @@ def test_it_ends_without_a_word_when_nobody_reads() -> None:
     os.close(hear)
     assert serve(["serve", str(asked), str(answered)], lambda request, tell: {}) == 0
     os.close(ask)
+
+
+def test_an_op_in_onnx_runtime_is_the_time_of_its_kernels(tmp_path: Path) -> None:
+    pytest.importorskip("onnxruntime")
+    how = replace(alone(), op_seconds=0.01)
+    table = tmp_path / "ops.jsonl"
+    cost = Profiled(name="p", runtime="onnxruntime", table=str(table), environment=None, measuring=how)
+    image, kernel = TensorType((1, 16, 8, 8), "float32"), TensorType((16, 16, 3, 3), "float32")
+    line = cost.measured(Operation("conv", ((1, 1), (1, 1, 1, 1), "none")), [image, kernel])
+    assert line["seconds"] > 0 and line["op"].startswith("onnxruntime conv") and "onnxruntime" in line["environment"]
+    model = export_onnx(_program(Operation("conv", ((1, 1), (1, 1, 1, 1), "none")), [[*image], [*kernel]]))
+    assert [node.op_type for node in model.graph.node] == ["Conv"]
+    assert [each.name for each in model.graph.initializer]  # known before it runs, so that it is laid out once

@@ -16,11 +16,13 @@ import graphopt
 from graphopt.core.errors import UserError
 from graphopt.graphs.readers.pytorch.program_file import FxProgram, key_of, packed_program, unpacked_program
 from graphopt.hardware.apply import allocator as allocating
+from graphopt.hardware.code_time import CodeTime
 from graphopt.hardware.costs.inductor import CompilerRequest
 from graphopt.hardware.inductor.captured import capture_compiled
 from graphopt.hardware.inductor.lowering import digest_of
+from graphopt.hardware.measure.service import Service
 from graphopt.report.apply import compile_backend
-from graphopt.report.apply.compile_backend import decided
+from graphopt.report.apply.compile_backend import alike_of, decided
 from graphopt.report.apply.optimized import TOLERANCE, Check, Optimized, _kept
 from graphopt.run.records.answer_file import graph_inside, load, write
 
@@ -131,6 +133,35 @@ def test_the_backend_takes_a_folder(best: Optimized, tmp_path: Path) -> None:
         assert torch.equal(torch.compile(Tiny(), backend=compile_backend.backend, options=options)(X), best(X))
     with pytest.raises(UserError, match="no decision files"):
         compile_backend.decisions_in(tmp_path / "none")
+
+
+def test_a_decision_is_kept_on_other_shapes_unless_a_loss_is_predicted(monkeypatch: pytest.MonkeyPatch) -> None:
+    with torch.no_grad():
+        program = capture_compiled(Tiny(), X)["inference"]
+    cut = dict([alike_of(program, CompilerRequest({named(program, "aten.sin.default"): "cut"}, {}))])
+    for ratio, dynamic, more in ((0.9, False, 1), (1.1, False, 0), (1.1, True, 1)):
+        torch._dynamo.reset()
+        monkeypatch.setattr(CodeTime, "ratio", lambda self, features, default, told=ratio: told)
+        with torch.no_grad(), pytest.warns(UserWarning, match="what was decided for"):
+            run = torch.compile(Tiny(), backend=decided({}, alike=cut), dynamic=dynamic)
+            made, (source,) = run_and_get_code(lambda run=run: run(X[:32]))
+            assert torch.equal(made, torch.compile(Tiny(), dynamic=dynamic)(X[:32]))
+        assert buffers(source) == 1 + more
+
+
+def corrected(x: Tensor, y: Tensor, t: Tensor) -> Tensor:
+    """As in optimisers: Inductor computes the powers, of one number each, for every element."""
+    return x / (1 - 0.9**t) / ((y / (1 - 0.999**t)).sqrt() + 1e-8)
+
+
+def test_without_decisions_the_policy_decides_unmeasured(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Service, "compare", lambda *_: pytest.fail("nothing is measured"))
+    x, y, t = torch.rand(256, 512), torch.rand(256, 512), torch.tensor(7.0)
+    torch._dynamo.reset()
+    made, (source,) = run_and_get_code(lambda: torch.compile(corrected, backend=compile_backend.backend)(x, y, t))
+    torch._dynamo.reset()
+    usual, (default,) = run_and_get_code(lambda: torch.compile(corrected)(x, y, t))
+    assert torch.equal(made, usual) and buffers(source) > buffers(default)
 
 
 def test_equal_is_to_the_bit_and_close_within_the_tolerance() -> None:

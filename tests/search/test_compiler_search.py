@@ -172,8 +172,8 @@ def by_policy(brings: dict[tuple[str, int], float], *, evals: int, each: int = 6
     cost, graph = Table(truth), rows_and_scale()
     told, sketched = Table(brings), Table(brings if simulated is None else simulated)
     task = fusion(ONE, numerics="close")
-    algo = CompilerPolicy(name="p", considered=300, pool=pool, each=each, untold=untold, margin=0.001, preset=PRESET,
-                          weights=SHIPPED, table=None, builders=1)  # fmt: skip
+    algo = CompilerPolicy(name="p", considered=300, pool=pool, each=each, untold=untold, sure=0.04, margin=0.001,
+                          preset=PRESET, weights=SHIPPED, table=None, builders=1)  # fmt: skip
 
     def predict(problem: AssignProblem, decisions: Decisions) -> list[Predicted]:
         plans = task.realise(graph, decisions)
@@ -200,6 +200,14 @@ def test_with_true_predictions_it_is_at_the_best_in_fewer_evaluations_than_the_s
     assert peer.best_cost == best
     reached, peers = (next(step.evals for step in of.trace if step.cost == best) for of in (problem, peer))
     assert reached <= 2 < peers
+
+
+def test_without_evaluations_the_predicted_best_is_the_answer() -> None:
+    wrong = {what: -brought for what, brought in BRINGS.items()}
+    assert by_policy(BRINGS, evals=0, pool=60).best_cost == 65.0
+    assert by_policy(wrong, evals=0, pool=60).best_cost > 100.0  # nothing says that predictions are wrong
+    small = {what: 0.1 * brought for what, brought in BRINGS.items()}
+    assert by_policy(small, evals=0, pool=60).best_cost == 100.0  # 3.5 % are predicted: not enough
 
 
 def test_misleading_predictions_cost_evaluations_and_no_more() -> None:

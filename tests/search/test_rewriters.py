@@ -220,7 +220,7 @@ def test_costs_that_do_not_sum_over_ops() -> None:
     problem = solved("taso", problem_of(fire(), cost=CountOps()), pops=5)
     assert problem.best_cost == problem.solution().decided.best.num_ops() == 1
     for name in ("tensat", "mcts"):
-        with pytest.raises(ConfigError, match=f"algo={name} needs a cost model that sums over ops: choose cost=flops"):
+        with pytest.raises(ConfigError, match=f"algo={name} needs prices of single ops: choose cost=flops"):
             algorithm(name).solve(problem_of(fire(), cost=CountOps()))
 
 

@@ -6,6 +6,7 @@ import math
 from abc import abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -20,15 +21,19 @@ from graphopt.hardware.measure.service import Service
 from graphopt.hardware.measure.target import Comparing, Failure, Measured, Measuring, Target
 from graphopt.rewrite.io.onnx_export import save_onnx
 from graphopt.rewrite.ir.digests import portable
-from graphopt.rewrite.ir.terms import Program
+from graphopt.rewrite.ir.terms import Program, Terms
 from graphopt.rewrite.ir.vocabulary import Operation, TensorType, text_of
-from graphopt.rewrite.program_cost import Additive, ProgramCost, input_types, is_free
+from graphopt.rewrite.program_cost import Additive, ProgramCost, TermPrice, input_types, is_free
 
 Processes = Annotated[int, Between(0, 64)]
 TABLE = Path("measured") / "programs.jsonl"  # below the cache folder
 Table = Annotated[str | None, TableFile(usual=TABLE)]
 OPS = Path("profiled") / "ops.jsonl"  # below the cache folder
 OpsTable = Annotated[str | None, TableFile(usual=OPS)]
+Runtime = Literal["torch", "onnxruntime"]
+ALONE = Measuring(  # as in cost=profiled
+    device="cpu", threads=1, block_seconds=0.003, blocks=7, spread=0.05, op_seconds=0.2, limit_seconds=60
+)
 
 
 class WholeProgram(ProgramCost):
@@ -42,10 +47,12 @@ class WholeProgram(ProgramCost):
 
     objective = "runtime"
     deterministic = False
+    provides = frozenset({"prices of single ops"})
+    runtime: Runtime
 
     def __init__(self, *, name: str, table: Table, environment: Environment, fresh_processes: Processes,
                  measuring: Comparing, libraries: tuple[str, ...]) -> None:  # fmt: skip
-        self.name = name
+        self.name, self._device = name, measuring.device
         file = cache_dir() / TABLE if table is None else Path(table)
         self.service = Service(measuring, table=file, environment=environment, name=name, libraries=libraries,
                                processes=fresh_processes)  # fmt: skip
@@ -57,6 +64,12 @@ class WholeProgram(ProgramCost):
 
     def stored(self) -> Mapping[str, object]:
         return {"environment": self.service.environment}
+
+    def alone(self, terms: Terms) -> TermPrice:
+        """By ops that are measured one by one where the programs run: what a sum tells of them."""
+        how = replace(ALONE, device=self._device)
+        ops = Profiled(name=self.name, runtime=self.runtime, table=None, environment=None, measuring=how)
+        return ops.term_price(terms)
 
     def price_program(self, program: Program) -> float:
         return self.price_programs([program])[0]
@@ -121,6 +134,8 @@ class TorchEager(WholeProgram):
     Runtime. On a GPU (`cost=gpu`) a program is one CUDA graph, timed by events; operators outside the vocabulary cannot
     run there."""
 
+    runtime = "torch"
+
     def __init__(self, *, name: str, table: Table, environment: Environment, fresh_processes: Processes,
                  measuring: Comparing) -> None:  # fmt: skip
         if measuring.device == "cuda" and environment is None and not has_gpu():
@@ -135,10 +150,11 @@ class TorchEager(WholeProgram):
 class OnnxRuntime(WholeProgram):
     """In ONNX Runtime, on one thread. optimisations: ONNX Runtime's own: default or off."""
 
+    runtime = "onnxruntime"
+
     def __init__(self, *, name: str, optimisations: Literal["default", "off"], table: Table,
                  environment: Environment, fresh_processes: Processes, measuring: Comparing) -> None:  # fmt: skip
-        if environment is None and find_spec("onnxruntime") is None:
-            raise ConfigError("ONNX Runtime is not installed; pip install -e '.[onnx]'")
+        _must_have(environment)
         if measuring.device != "cpu" or measuring.threads != 1:
             raise ConfigError(f"cost={name} runs on one thread of a CPU: set measuring.device=cpu measuring.threads=1")
         libraries = ("onnxruntime",) if environment is None else ()
@@ -151,20 +167,33 @@ class OnnxRuntime(WholeProgram):
         return Target("onnx", f"onnxruntime {self._optimisations} {portable(program)}", payload)
 
 
+def _must_have(environment: str | None) -> None:
+    if environment is None and find_spec("onnxruntime") is None:
+        raise ConfigError("ONNX Runtime is not installed; pip install -e '.[onnx]'")
+
+
 class Profiled(Additive):
     """TASO's cost model: every distinct op is measured alone on this machine, once, and a program costs their sum.
 
-    table: file of measured ops; null: profiled/ in $GRAPHOPT_CACHE, else in ~/.cache/graphopt.
+    runtime: what runs the ops. With `onnxruntime` its own profile says the time, and convolutions run in its blocked
+    layouts. table: file of measured ops; null: profiled/ in $GRAPHOPT_CACHE, else in ~/.cache/graphopt.
 
     environment: null: this machine's, and ops that the table lacks are measured here. Otherwise only the table's lines
     of that environment count and nothing is measured: so stored answers are priced again. An opaque op costs nothing:
     rewriting never changes it.
     """
 
-    def __init__(self, *, name: str, table: OpsTable, environment: Environment, measuring: Measuring) -> None:
-        self.name = name
+    def __init__(self, *, name: str, runtime: Runtime, table: OpsTable, environment: Environment,
+                 measuring: Measuring) -> None:  # fmt: skip
+        self.name, self._runtime, libraries = name, runtime, tuple[str, ...]()
+        if runtime == "onnxruntime":
+            _must_have(environment)
+            libraries = ("onnxruntime",) if environment is None else ()
+            if measuring.device != "cpu" or measuring.threads != 1:
+                raise ConfigError("runtime=onnxruntime runs on one thread of a CPU: set measuring.device=cpu "
+                                  "measuring.threads=1")  # fmt: skip
         file = cache_dir() / OPS if table is None else Path(table)
-        self.service = Service(measuring, table=file, environment=environment, name=name)
+        self.service = Service(measuring, table=file, environment=environment, name=name, libraries=libraries)
 
     def stored(self) -> Mapping[str, object]:
         return {"environment": self.service.environment}
@@ -187,7 +216,10 @@ class Profiled(Additive):
     def measured(self, operation: Operation, inputs: Sequence[TensorType]) -> Line:
         """The table's line of an op: seconds, spread (relative), blocks. Measures it where it is not known yet."""
         payload = {"name": operation.name, "params": operation.params, "inputs": list(inputs)}
-        return self.service.alone(Target("op", signature_of(operation, inputs), payload))
+        signature = signature_of(operation, inputs)
+        if self._runtime == "onnxruntime":
+            return self.service.alone(Target("onnx_op", f"onnxruntime {signature}", payload))
+        return self.service.alone(Target("op", signature, payload))
 
 
 def standard_error(line: Line) -> float:

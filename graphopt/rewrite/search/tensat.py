@@ -77,14 +77,15 @@ class Choosing:
 
 
 def additive_price(problem: RewriteProblem, name: str) -> Price:
-    """What each term costs. Raises ConfigError for a cost model that prices whole programs alone."""
-    if problem.term_price is None:
-        raise ConfigError(f"algo={name} needs a cost model that sums over ops: choose cost=flops or cost=profiled")
-    return problem.term_price
+    """What each term costs by itself. Raises ConfigError for a cost model that prices whole plans alone."""
+    if problem.alone_price is None:
+        raise ConfigError(f"algo={name} needs prices of single ops: choose cost=flops, profiled, torch or onnxruntime")
+    return problem.alone_price
 
 
 class Tensat(Rewriter):
-    """yaml: conf/algo/tensat.yaml. Needs a cost model that sums over ops."""
+    """yaml: conf/algo/tensat.yaml. Needs prices of single ops; where whole programs are measured, these are of ops
+    measured one by one, and the extracted program is priced whole."""
 
     needs_cost = frozenset({"prices of single ops"})
 

@@ -73,6 +73,7 @@ FORMER: dict[str, dict[str, str]] = {
 ADDED: dict[str, dict[str, Any]] = {
     "graphopt.run.training.settings.TrainerSettings": {"num_nodes": 1},
     "graphopt.hardware.costs.inductor.Inductor": {"allocator": "keep"},
+    "graphopt.hardware.costs.whole_program.Profiled": {"runtime": "torch"},
     "graphopt.hardware.search.compiler_policy.CompilerPolicy": {"sure": 0.04},
     "graphopt.learn.go.GO": {"guided": True, "placing": None},
     "graphopt.learn.regal.REGAL": {"actions": "graph"},

@@ -1,14 +1,23 @@
-"""A whole ONNX file in ONNX Runtime, on one thread of a CPU. payload: `path`; `dims`, sizes of open dimensions;
-`optimisations` of ONNX Runtime, default or off. Inputs are random, the same for all files with the same inputs."""
+"""What runs in ONNX Runtime, on one thread of a CPU. Of a whole file the payload has `path`; `dims`, sizes of open
+dimensions; `optimisations` of ONNX Runtime, default or off. Inputs are random, the same for all files with the same
+inputs. Of an op it has `name`, `params` and `inputs`, shapes and types."""
 
+import json
+import time
+from collections import defaultdict
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
 
 from graphopt.core.errors import ConfigError
-from graphopt.hardware.measure.rounds import Runner
+from graphopt.hardware.measure.rounds import LEAST, MOST_ROUNDS, Runner, spread_of
 from graphopt.rewrite.equivalence import random_array
 from graphopt.rewrite.io.onnx_call import onnxruntime_session
+from graphopt.rewrite.io.onnx_export import export_onnx
+from graphopt.rewrite.ir.terms import Program, Terms
+from graphopt.rewrite.ir.vocabulary import Operation
 
 ELEMENTS = {"float": "float32", "double": "float64", "string": "object"}  # names of ONNX Runtime that numpy has not
 
@@ -21,11 +30,60 @@ def load_onnx(payload: dict[str, Any], device: str) -> Runner:
     if device != "cpu":
         raise ConfigError("ONNX Runtime is run on CPUs only: choose measuring.device=cpu")
     session = onnxruntime_session(payload["path"], optimised=payload["optimisations"] == "default")
+    feeds = _feeds(session, payload["dims"])
+    return Runner(lambda: session.run(None, feeds))
+
+
+def _feeds(session: Any, dims: dict[str, int]) -> dict[str, Any]:
     rng, feeds = np.random.default_rng(0), {}
     for given in session.get_inputs():
         inner = given.type.removeprefix("tensor(").removesuffix(")")
-        feeds[given.name] = random_array(_shape(given, payload["dims"]), ELEMENTS.get(inner, inner), rng)
-    return Runner(lambda: session.run(None, feeds))
+        feeds[given.name] = random_array(_shape(given, dims), ELEMENTS.get(inner, inner), rng)
+    return feeds
+
+
+def alone_onnx(payload: dict[str, Any], how: dict[str, Any]) -> dict[str, Any]:
+    """Of one op: `seconds` of its kernels, by ONNX Runtime's own profile, `spread` over runs, and `blocks`, how many.
+
+    Convolutions run in blocked layouts. What brings tensors into such a layout and back is left out: in a network it
+    happens at the ends, not around each op. how: `op_seconds` of `Measuring`.
+    """
+    model = export_onnx(_program(Operation(payload["name"], _tuples(payload["params"])), payload["inputs"]))
+    with TemporaryDirectory(prefix="graphopt-") as folder:
+        session = onnxruntime_session(model, profile=str(Path(folder) / "op"))
+        feeds, end, runs = _feeds(session, {}), time.perf_counter() + how["op_seconds"], 0
+        while runs <= LEAST or (time.perf_counter() < end and runs < MOST_ROUNDS):
+            session.run(None, feeds)
+            runs += 1
+        events = json.loads(Path(session.end_profiling()).read_text())
+    kernels = defaultdict(list)
+    for event in events:
+        if event["name"].endswith("_kernel_time") and not event["args"]["op_name"].startswith("Reorder"):
+            kernels[event["name"]].append(event["dur"] * 1e-6)
+    taken = np.sum([times[-runs:][1:] for times in kernels.values()], axis=0) if kernels else np.zeros(runs - 1)
+    low, high = np.quantile(taken, [0.25, 0.75])  # durations are whole microseconds: the mean of the middle tells more
+    return {"seconds": float(taken[(taken >= low) & (taken <= high)].mean()), "spread": spread_of(taken.tolist()),
+            "blocks": runs - 1}  # fmt: skip
+
+
+def _program(operation: Operation, inputs: list[Any]) -> Program:
+    """The op by itself. What a convolution, a normalisation or a product with a matrix reads second is known before."""
+    terms, leaves, weights = Terms(), list[int](), {}
+    for i, (shape, dtype) in enumerate(inputs):
+        known = i > 0 and (operation.name in ("conv", "batch_norm") or (operation.name == "matmul" and len(shape) == 2))
+        kind = "weight" if known else "input"
+        leaves.append(terms.add(Operation(kind, (f"x{i}", tuple(shape), dtype))))
+        if known:
+            weights[f"x{i}"] = random_array(tuple(shape), dtype, np.random.default_rng(i))
+    made = terms.add(operation, leaves)
+    count = len(terms.types[made])
+    ends = [made] if count == 1 else [terms.add(Operation("item", (i,)), [made]) for i in range(count)]
+    given = tuple(leaf for leaf in leaves if terms.operation[leaf].name == "input")
+    return Program(terms, tuple(ends), tuple(f"y{i}" for i in range(count)), given, weights)
+
+
+def _tuples(value: Any) -> Any:
+    return tuple(map(_tuples, value)) if isinstance(value, list) else value
 
 
 def _shape(given: Any, dims: dict[str, int]) -> tuple[int, ...]:
