@@ -1,6 +1,5 @@
 """What programs import: `optimize`, `train`, `compare` and `load`. The same harness as the command line."""
 
-import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -479,13 +478,6 @@ def _evaluated(cell: Cell, held: Dataset | None) -> None:
     with _working(cell):
         if not cell.skipped:
             run_through(cell, held)
-
-
-def predicted(graph: Graph, numerics: str) -> Answer:
-    """What `algo=compiler_policy` decides about a graph of TorchInductor without measuring. Raises UserError."""
-    words = _words("fusion", "compiler_policy", "cpu_gpu", None, 0, None, 0, None, "learned")
-    with silent(True):
-        return _solved([*words, f"task.numerics={numerics}", f"algo.builders={min(4, os.cpu_count() or 1)}"], graph)
 
 
 def _solved(words: Sequence[str], held: Graph | None) -> Answer:

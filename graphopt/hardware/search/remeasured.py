@@ -15,9 +15,9 @@ class Remeasured(Rewriter):
     """What is between an additive model and a method that is rewarded by measured prices: this has as many measured
     prices, and no more than that. TASO and Tensat were published without.
 
-    search: any rewriter. additive: by whose sums it searches, `roofline` of the machine's first device; `measured`, the
-    problem's ops, one by one in torch; or `onnxruntime`, one by one there. Neither these nor its own `evals` are
-    billed. kept: how many of its programs are priced, the cheapest first; of those of one price, one.
+    search: any rewriter. additive: by whose sums it searches. `roofline` is of the machine's first device. `measured`
+    runs the problem's ops one by one in torch, `onnxruntime` there. Neither these nor its own `evals` are billed. kept:
+    how many of its programs are priced, the cheapest first; of those of one price, one.
     """
 
     def __init__(self, *, name: str, machine: Machine, search: Rewriter,

@@ -7,6 +7,7 @@ nothing was decided about, are compiled as Inductor does by itself.
 """
 
 import json
+import os
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
@@ -25,6 +26,7 @@ from torch._inductor.graph import GraphLowering
 from torch._inductor.utils import get_donated_idxs
 from torch.fx import GraphModule
 
+from graphopt.core.cli import composed
 from graphopt.core.compiler import Numerics
 from graphopt.core.compiler import options as options_of
 from graphopt.core.errors import UserError
@@ -37,7 +39,9 @@ from graphopt.hardware.inductor.captured import as_graph, phase_of
 from graphopt.hardware.inductor.lowering import Request, Requests, carried_out, check_version, lower, replaced
 from graphopt.hardware.inductor.strided_reads import with_strided_reads_fixed
 from graphopt.hardware.requests import CompilerRequest, request_of
+from graphopt.problems.optimizer import solve
 from graphopt.report.answer import Answer
+from graphopt.run.config.build import build
 
 UNCACHED = {"fx_graph_cache": False, "fx_graph_remote_cache": False}  # whose keys know nothing of decisions
 NOTHING = CompilerRequest({}, {})
@@ -159,14 +163,24 @@ def alike_of(program: FxProgram, request: CompilerRequest) -> tuple[str, Alike]:
 
 def unmeasured(program: FxProgram, numerics: Numerics) -> CompilerRequest:
     """What `algo=compiler_policy` says of a program with a budget of 0. Raises UserError for other numerics."""
-    from graphopt.report.api import predicted
-
+    words = [
+        "dataset=lowered",
+        "task=fusion",
+        "machine=cpu_gpu",
+        "cost=learned",
+        "cost@judge=learned",
+        "algo=compiler_policy",
+    ]
+    more = [f"task.numerics={numerics}", f"algo.builders={min(4, os.cpu_count() or 1)}"]
+    parts = build(composed([*words, *more]))
     try:
         graph = as_graph(program, name=program.phase, family="compiled")
-        return request_of(predicted(replace(graph, program=packed_program(program)), numerics).plan, 0)
+        graph = replace(graph, program=packed_program(program))
+        problem, _ = solve(parts.algo, graph, parts.task, parts.cost, evals=0)
     except GraphError as error:
         warnings.warn(f"nothing is decided about a {program.phase} graph: {error}", stacklevel=2)
         return NOTHING
+    return request_of(problem.solution().plans, 0)
 
 
 def decisions_in(folder: str | Path) -> list[tuple[FxProgram, CompilerRequest]]:
