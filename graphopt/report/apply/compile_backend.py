@@ -7,6 +7,7 @@ nothing was decided about, are compiled as Inductor does by itself.
 """
 
 import json
+import logging
 import os
 import warnings
 from collections.abc import Callable, Mapping, Sequence
@@ -27,7 +28,7 @@ from torch._inductor.utils import get_donated_idxs
 from torch.fx import GraphModule
 
 from graphopt.core.cli import composed
-from graphopt.core.compiler import Numerics
+from graphopt.core.compiler import KNOBS, Numerics
 from graphopt.core.compiler import options as options_of
 from graphopt.core.errors import UserError
 from graphopt.core.graph import GraphError
@@ -43,6 +44,9 @@ from graphopt.problems.optimizer import solve
 from graphopt.report.answer import Answer
 from graphopt.run.config.build import build
 
+log = logging.getLogger(__name__)
+WORDS = {"store": "stored", "inline": "inlined", "cut": "cut"}  # of requests
+NAMED = 12  # ops of a kind that are named
 UNCACHED = {"fx_graph_cache": False, "fx_graph_remote_cache": False}  # whose keys know nothing of decisions
 NOTHING = CompilerRequest({}, {})
 
@@ -163,15 +167,8 @@ def alike_of(program: FxProgram, request: CompilerRequest) -> tuple[str, Alike]:
 
 def unmeasured(program: FxProgram, numerics: Numerics) -> CompilerRequest:
     """What `algo=compiler_policy` says of a program with a budget of 0. Raises UserError for other numerics."""
-    words = [
-        "dataset=lowered",
-        "task=fusion",
-        "machine=cpu_gpu",
-        "cost=learned",
-        "cost@judge=learned",
-        "algo=compiler_policy",
-    ]
-    more = [f"task.numerics={numerics}", f"algo.builders={min(4, os.cpu_count() or 1)}"]
+    words = ["dataset=lowered", "task=fusion", "machine=cpu_gpu", "cost=learned", "cost@judge=learned"]
+    more = ["algo=compiler_policy", f"task.numerics={numerics}", f"algo.builders={min(4, os.cpu_count() or 1)}"]
     parts = build(composed([*words, *more]))
     try:
         graph = as_graph(program, name=program.phase, family="compiled")
@@ -180,7 +177,21 @@ def unmeasured(program: FxProgram, numerics: Numerics) -> CompilerRequest:
     except GraphError as error:
         warnings.warn(f"nothing is decided about a {program.phase} graph: {error}", stacklevel=2)
         return NOTHING
-    return request_of(problem.solution().plans, 0)
+    request, ratio = request_of(problem.solution().plans, 0), problem.best_cost / problem.initial_cost
+    log.info("%s: %s; %.3f of the default's time predicted", program.phase, "; ".join(changes_of(request)) or "as by "
+             "default", ratio)  # fmt: skip
+    return request
+
+
+def changes_of(request: CompilerRequest) -> list[str]:
+    """What a request changes, in words."""
+    lines = []
+    for word, done in WORDS.items():
+        ops = [name for name, wanted in request.requests.items() if wanted == word]
+        more = f" and {len(ops) - NAMED} more" if len(ops) > NAMED else ""
+        lines += [f"{done}: {', '.join(ops[:NAMED])}{more}"] if ops else []
+    knobs = [f"{knob.option} = {knob.values[request.knobs[knob.name]]}" for knob in KNOBS if knob.name in request.knobs]
+    return lines + ([f"set: {', '.join(knobs)}"] if knobs else [])
 
 
 def decisions_in(folder: str | Path) -> list[tuple[FxProgram, CompilerRequest]]:

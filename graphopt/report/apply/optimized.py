@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_map_only
 
-from graphopt.core.compiler import KNOBS, Numerics
+from graphopt.core.compiler import Numerics
 from graphopt.core.graph import Graph
 from graphopt.core.utils.registry import option
 from graphopt.graphs.readers.pytorch.nested_tensors import arguments_of, tensors_in
@@ -22,11 +22,9 @@ from graphopt.hardware.costs.inductor import Allocator, Inductor
 from graphopt.hardware.inductor.captured import as_graph, backpropagate, capture_compiled
 from graphopt.hardware.requests import CompilerRequest, request_of
 from graphopt.report.answer import Answer
-from graphopt.report.apply.compile_backend import NOTHING, Alike, alike_of, decided
+from graphopt.report.apply.compile_backend import NOTHING, Alike, alike_of, changes_of, decided
 from graphopt.run.config.construct import construct
 
-WORDS = {"store": "stored", "inline": "inlined", "cut": "cut"}  # of requests
-NAMED = 12  # ops of a kind that are named
 FORBIDDEN = {
     "equal": "not bit-equal to the default's outputs or gradients",
     "close": "too far from the default's outputs or gradients",
@@ -178,14 +176,3 @@ def page(module: str, answers: Mapping[str, Answer], undone: tuple[str, ...], nu
             *(f"  {change}" for change in changes),
         ]
     return "\n".join(lines)
-
-
-def changes_of(request: CompilerRequest) -> list[str]:
-    """What a request changes, in words."""
-    lines = []
-    for word, done in WORDS.items():
-        ops = [name for name, wanted in request.requests.items() if wanted == word]
-        more = f" and {len(ops) - NAMED} more" if len(ops) > NAMED else ""
-        lines += [f"{done}: {', '.join(ops[:NAMED])}{more}"] if ops else []
-    knobs = [f"{knob.option} = {knob.values[request.knobs[knob.name]]}" for knob in KNOBS if knob.name in request.knobs]
-    return lines + ([f"set: {', '.join(knobs)}"] if knobs else [])
