@@ -75,7 +75,7 @@ MATMUL = Operation("matmul", ("none",))
 
 
 def model(table: Path, environment: str | None = None) -> Profiled:
-    return Profiled(name="profiled", table=str(table), environment=environment, measuring=quick())
+    return Profiled(name="profiled", runtime="torch", table=str(table), environment=environment, measuring=quick())
 
 
 def square(n: int) -> tuple[TensorType, TensorType]:
