@@ -18,9 +18,9 @@ from graphopt.core.utils.process import Tell, in_words, serve
 from graphopt.graphs.readers.pytorch.graphnet.archive import sample_at
 from graphopt.graphs.readers.pytorch.graphnet.sample import read_sample
 from graphopt.graphs.readers.pytorch.nested_tensors import tensors_in
+from graphopt.hardware.costs.inductor import NOTHING
 from graphopt.hardware.measure.rounds import Runner, by_turns, cpu_timed, runs_for
 from graphopt.hardware.requests import request_of
-from graphopt.report.apply.compile_backend import NOTHING
 from graphopt.report.error_aware import TOLERANCES
 
 HOW = {"rounds": 9, "noise": 0.003, "seconds": 1.5}  # of turns: at least, until the error is so small, or so long each

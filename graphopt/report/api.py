@@ -126,7 +126,7 @@ def optimize(  # type: ignore[misc]  # overloads name what decides the result's 
         words = _words(task, algo or usual, machine or "cpu_gpu", objective, 40 if budget is None else budget, seconds,
                        seed, ckpt)  # fmt: skip
         told = [f"cost={cost}", f"cost@judge={cost}", "judge.fresh_processes=3", f"task.numerics={numerics or 'equal'}",
-                f"judge.allocator={allocator}"]  # fmt: skip
+                f"cost.allocator={allocator}", f"judge.allocator={allocator}"]  # fmt: skip
         from torch import nn
 
         from graphopt.report.apply.optimized import optimized

@@ -58,3 +58,8 @@ def is_measurement(answer: Mapping[str, Any]) -> bool:
     """`seconds`, and of how they were measured what is there: `spread`, relative, and the number of `blocks`."""
     spread, blocks = answer.get("spread", 0.0), answer.get("blocks", 1)
     return is_seconds(answer.get("seconds")) and is_finite(spread) and spread >= 0 and is_seconds(blocks)
+
+
+def tuples(value: Any) -> Any:
+    """A value of JSON with tuples in the place of its lists."""
+    return tuple(map(tuples, value)) if isinstance(value, list) else value

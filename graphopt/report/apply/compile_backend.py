@@ -36,7 +36,7 @@ from graphopt.graphs.readers.pytorch.program_file import FxProgram, Phase, key_o
 from graphopt.graphs.readers.pytorch.program_inputs import InputSpec
 from graphopt.hardware.apply.allocator import use_allocator
 from graphopt.hardware.code_time import SHIPPED_FILE, load_weights
-from graphopt.hardware.costs.inductor import Learned
+from graphopt.hardware.costs.inductor import NOTHING, Learned
 from graphopt.hardware.inductor.captured import as_graph, phase_of
 from graphopt.hardware.inductor.lowering import Request, Requests, carried_out, check_version, lower, replaced
 from graphopt.hardware.inductor.strided_reads import with_strided_reads_fixed
@@ -50,9 +50,6 @@ log = logging.getLogger(__name__)
 WORDS = {"store": "stored", "inline": "inlined", "cut": "cut"}  # of requests
 NAMED = 12  # ops of a kind that are named
 UNCACHED = {"fx_graph_cache": False, "fx_graph_remote_cache": False}  # whose keys know nothing of decisions
-NOTHING = CompilerRequest({}, {})
-
-
 Decide = Callable[[FxProgram], CompilerRequest]
 
 

@@ -18,11 +18,11 @@ from graphopt.graphs.readers.pytorch.nested_tensors import arguments_of, tensors
 from graphopt.graphs.readers.pytorch.program_file import key_of, packed_program
 from graphopt.graphs.readers.pytorch.program_inputs import raw
 from graphopt.hardware.apply.allocator import use_allocator
-from graphopt.hardware.costs.inductor import Allocator, Inductor
+from graphopt.hardware.costs.inductor import NOTHING, Allocator, Inductor
 from graphopt.hardware.inductor.captured import as_graph, backpropagate, capture_compiled
 from graphopt.hardware.requests import CompilerRequest, request_of
 from graphopt.report.answer import Answer
-from graphopt.report.apply.compile_backend import NOTHING, Alike, alike_of, changes_of, decided
+from graphopt.report.apply.compile_backend import Alike, alike_of, changes_of, decided
 from graphopt.run.config.construct import construct
 
 FORBIDDEN = {

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from graphopt.core.errors import ConfigError
+from graphopt.core.utils.plain_json import tuples
 from graphopt.hardware.measure.rounds import LEAST, MOST_ROUNDS, Runner, spread_of
 from graphopt.rewrite.equivalence import random_array
 from graphopt.rewrite.io.onnx_call import onnxruntime_session
@@ -48,7 +49,7 @@ def alone_onnx(payload: dict[str, Any], how: dict[str, Any]) -> dict[str, Any]:
     Convolutions run in blocked layouts. What brings tensors into such a layout and back is left out: in a network it
     happens at the ends, not around each op. how: `op_seconds` of `Measuring`.
     """
-    model = export_onnx(_program(Operation(payload["name"], _tuples(payload["params"])), payload["inputs"]))
+    model = export_onnx(_program(Operation(payload["name"], tuples(payload["params"])), payload["inputs"]))
     with TemporaryDirectory(prefix="graphopt-") as folder:
         session = onnxruntime_session(model, profile=str(Path(folder) / "op"))
         feeds, end, runs = _feeds(session, {}), time.perf_counter() + how["op_seconds"], 0
@@ -80,10 +81,6 @@ def _program(operation: Operation, inputs: list[Any]) -> Program:
     ends = [made] if count == 1 else [terms.add(Operation("item", (i,)), [made]) for i in range(count)]
     given = tuple(leaf for leaf in leaves if terms.operation[leaf].name == "input")
     return Program(terms, tuple(ends), tuple(f"y{i}" for i in range(count)), given, weights)
-
-
-def _tuples(value: Any) -> Any:
-    return tuple(map(_tuples, value)) if isinstance(value, list) else value
 
 
 def _shape(given: Any, dims: dict[str, int]) -> tuple[int, ...]:

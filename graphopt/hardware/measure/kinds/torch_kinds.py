@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from graphopt.core.errors import ConfigError
+from graphopt.core.utils.plain_json import tuples
 from graphopt.graphs.readers.pytorch.program_file import load_program, make_inputs
 from graphopt.hardware.measure.rounds import Runner, Timed
 from graphopt.rewrite.equivalence import random_inputs
@@ -67,7 +68,7 @@ def _same(a: Tensor, b: Tensor) -> bool:
 
 
 def load_op(payload: dict[str, Any], device: str) -> Runner:
-    operation = Operation(payload["name"], _tuples(payload["params"]))
+    operation = Operation(payload["name"], tuples(payload["params"]))
     inputs = [_tensor(shape, dtype, _pool(device)) for shape, dtype in payload["inputs"]]
 
     def run() -> Any:
@@ -89,10 +90,6 @@ def _tensor(shape: list[int], dtype: str, pool: Tensor) -> Tensor:
     if kind.is_floating_point:
         return pool.repeat(ceil(size / POOL))[:size].view(shape).to(kind)
     return torch.ones(shape, dtype=kind, device=pool.device)
-
-
-def _tuples(value: Any) -> Any:
-    return tuple(map(_tuples, value)) if isinstance(value, list) else value
 
 
 def load_program_file(payload: dict[str, Any], device: str) -> Runner:
