@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from llvmlite import ir
 from numba import types
-from numba.extending import intrinsic
+from numba.extending import intrinsic, overload
 
 from graphopt.core.utils.compiled import njit
 
@@ -25,9 +25,18 @@ def levels(num_ops):  # type: ignore[no-untyped-def]
     return first, second, (second + 63) >> 6
 
 
-@intrinsic
-def lowest_bit(typing_context, word):  # type: ignore[no-untyped-def]
+def lowest_bit(word):  # type: ignore[no-untyped-def]
     """Position of the lowest bit of an int64 that is not 0."""
+    return (int(word) & -int(word)).bit_length() - 1
+
+
+@overload(lowest_bit)
+def _lowest_bit(word):  # type: ignore[no-untyped-def]
+    return lambda word: _trailing_zeros(word)
+
+
+@intrinsic
+def _trailing_zeros(typing_context, word):  # type: ignore[no-untyped-def]
 
     def generate(context, builder, signature, arguments):  # type: ignore[no-untyped-def]
         return builder.cttz(arguments[0], ir.Constant(ir.IntType(1), 1))
@@ -71,9 +80,18 @@ def any_left(device, ready, top):  # type: ignore[no-untyped-def]
     return np.int32(-1)
 
 
-@intrinsic
-def _bits_of(typing_context, number):  # type: ignore[no-untyped-def]
+def _bits_of(number):  # type: ignore[no-untyped-def]
     """The bits of a float64 as int64."""
+    return np.float64(number).view(np.int64)
+
+
+@overload(_bits_of)
+def _bits(number):  # type: ignore[no-untyped-def]
+    return lambda number: _bitcast(number)
+
+
+@intrinsic
+def _bitcast(typing_context, number):  # type: ignore[no-untyped-def]
 
     def generate(context, builder, signature, arguments):  # type: ignore[no-untyped-def]
         return builder.bitcast(arguments[0], ir.IntType(64))
@@ -92,8 +110,8 @@ def _sortable(number):  # type: ignore[no-untyped-def]
 def rank_by_priority(priority, order, rank):  # type: ignore[no-untyped-def]
     """Fills `order` and `rank` by descending priority, ties by op id.
 
-    Radix sort by the first 22 bits in which priorities differ, then insertion for what only later bits tell apart;
-    where that takes long, radix sort by all bits.
+    Few ops by insertion. Others by radix sort of the first 22 bits in which priorities differ, then insertion for what
+    only later bits tell apart; where that takes long, by radix sort of all bits.
     """
     num_ops = len(priority)
     bits, varying = np.empty(num_ops, np.int64), np.int64(0)
@@ -102,11 +120,12 @@ def rank_by_priority(priority, order, rank):  # type: ignore[no-untyped-def]
         bits[_U(n)] = _sortable(0.0 - priority[_U(n)])
         varying |= bits[_U(n)] ^ bits[0]
     if varying != 0:
-        high = 63
-        while not (varying >> high) & 1:
-            high -= 1
-        _radix_sort(bits, max(0, high - 2 * _DIGIT + 1), order)
-        if not _insertion_sort(bits, order, 16 * num_ops):
+        if num_ops > _FEW:
+            high = 63
+            while not (varying >> high) & 1:
+                high -= 1
+            _radix_sort(bits, max(0, high - 2 * _DIGIT + 1), order)
+        if not _insertion_sort(bits, order, _FEW // 2 * num_ops):
             for n in range(num_ops):
                 order[_U(n)] = n
             for low in range(0, 64, 2 * _DIGIT):
@@ -115,7 +134,7 @@ def rank_by_priority(priority, order, rank):  # type: ignore[no-untyped-def]
         rank[_U(order[_U(i)])] = i
 
 
-_DIGIT = 11
+_DIGIT, _FEW = 11, 64
 
 
 @njit(cache=True, nogil=True)

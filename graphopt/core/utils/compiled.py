@@ -1,10 +1,14 @@
-"""Numba's `njit` with a cache on disk that is checked before it is believed, and how long compiling has taken.
+"""Numba's `njit`: plain Python first, compiled where that pays, with a cache on disk that is checked before it is
+believed; and how long compiling has taken.
+
+Compiling all that a first call of `optimize` needs takes far longer than what is computed. So a function runs as plain
+Python while its arguments are small, until that has taken a tenth of the time of compiling. Both give the same bits.
 
 Numba unpickles what lies in its cache folder and runs the machine code in it. Here every file ends with a digest of its
 content: one that is damaged is as good as not there, and is compiled and written again.
 
-The first call of a function compiles it, for up to minutes in all, or reads it from the cache. Clocks that measure
-searches leave that out (`compiling_seconds`): an answer must not depend on whether the same was run before.
+Compiling takes up to minutes in all, reading from the cache seconds. Clocks that measure searches leave both out, and
+plain Python as well (`compiling_seconds`): an answer must not depend on whether the same was run before.
 """
 
 import hashlib
@@ -12,10 +16,11 @@ import io
 import threading
 import time
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from functools import cache
+from functools import cache, cached_property
+from operator import itemgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -23,6 +28,7 @@ import numba
 import numpy as np
 from numba.core import event
 from numba.core.caching import FunctionCache, IndexDataCacheFile
+from numba.core.registry import CPUDispatcher
 from numpy.typing import NDArray
 
 if TYPE_CHECKING:
@@ -36,11 +42,16 @@ else:
             dispatcher = numba.njit(nogil=nogil, forceinline=forceinline, no_cfunc_wrapper=True)(function)
             if cache:
                 _keep(dispatcher, function)
+            dispatcher.__class__ = _Plain
             return dispatcher
 
         return compiled
 
 
+SMALL = 10_000  # numbers in the arguments of a call
+LEAST = 0.1  # seconds in plain Python before a function is compiled
+PATIENCE, KEPT = 1.5e-4, 1e-5  # further ones for each byte of bytecode: a quarter of compiling it, of reading it
+_LOCK = "numba:compiler_lock"  # what Numba's events name: held by a thread that compiles or reads
 Part = TypeVar("Part")
 Result = TypeVar("Result")
 Entry = TypeVar("Entry", bound=np.generic)
@@ -63,6 +74,81 @@ def shared(threads: int, work: Callable[[Part], Result], parts: Sequence[Part]) 
 @cache
 def _pool(threads: int) -> ThreadPoolExecutor:
     return ThreadPoolExecutor(threads, "shared", lambda: setattr(_here, "working", True))
+
+
+class _Plain(CPUDispatcher):  # type: ignore[misc]
+    """A function until it is compiled."""
+
+    spent = 0.0  # seconds
+
+    def __call__(self, *args: Any) -> Any:
+        if getattr(_here, "plain", False):
+            return self.py_func(*args)
+        if self.spent > self._patience or _numbers(args) > SMALL:
+            self.__class__ = CPUDispatcher
+            return self(*args)
+        _here.plain, since = True, time.thread_time()
+        event.start_event(_LOCK)
+        try:
+            with np.errstate(all="ignore"):
+                return _as_compiled(self.py_func(*map(_with_fields, args)))
+        finally:
+            event.end_event(_LOCK)
+            _here.plain, self.spent = False, self.spent + time.thread_time() - since
+
+    @cached_property
+    def _patience(self) -> float:
+        """Seconds. By the length of all that is compiled with it."""
+        kept = Path(getattr(getattr(self._cache, "_cache_file", None), "_index_path", ""))
+        return LEAST + sum(map(len, _bytecode(self, {}).values())) * (KEPT if kept.is_file() else PATIENCE)
+
+
+def _bytecode(function: CPUDispatcher, found: dict[CPUDispatcher, bytes]) -> dict[CPUDispatcher, bytes]:
+    """Adds that of the function, and of those that it calls."""
+    if function not in found:
+        code = function.py_func.__code__
+        found[function] = code.co_code
+        for name in code.co_names:
+            called = function.py_func.__globals__.get(name)
+            if isinstance(called, CPUDispatcher):
+                _bytecode(called, found)
+    return found
+
+
+def _numbers(value: Any) -> int:
+    if isinstance(value, tuple):
+        return sum(map(_numbers, value))
+    return value.size if isinstance(value, np.ndarray) else 1
+
+
+def _with_fields(value: Any) -> Any:
+    """Records with attributes, as compiled functions know them: views of the same memory."""
+    if isinstance(value, tuple):
+        return _like(value, map(_with_fields, value))
+    if not isinstance(value, np.ndarray | np.void) or value.dtype.names is None:
+        return value
+    return np.asarray(value).view(_record(value.dtype))[... if isinstance(value, np.ndarray) else ()]
+
+
+@cache
+def _record(fields: np.dtype[np.void]) -> np.dtype[Any]:
+    entries = {name: property(itemgetter(name), _setter(name)) for name in fields.names or ()}
+    return np.dtype((type("Record", (np.void,), entries), fields))
+
+
+def _setter(name: str) -> Callable[[np.void, Any], None]:
+    return lambda record, value: record.__setitem__(name, value)
+
+
+def _as_compiled(value: Any) -> Any:
+    """What a compiled function returns: Python's numbers."""
+    if isinstance(value, tuple):
+        return _like(value, map(_as_compiled, value))
+    return value.item() if isinstance(value, np.generic) and not isinstance(value, np.void) else value
+
+
+def _like(value: tuple[Any, ...], parts: Iterable[Any]) -> tuple[Any, ...]:
+    return type(value)(*parts) if hasattr(value, "_fields") else tuple(parts)
 
 
 def _keep(dispatcher: Any, function: Callable[..., Any]) -> None:
@@ -147,7 +233,7 @@ class _Stopwatch(event.Listener):
 _STOPWATCH = _Stopwatch(lambda: time.perf_counter())
 _PROCESSOR = _Stopwatch(lambda: time.process_time())
 for _each in (_STOPWATCH, _PROCESSOR):
-    event.register("numba:compiler_lock", _each)  # type: ignore[no-untyped-call]
+    event.register(_LOCK, _each)  # type: ignore[no-untyped-call]
 
 
 def compiling_seconds() -> float:
