@@ -2,7 +2,7 @@
 believed; and how long compiling has taken.
 
 Compiling all that a first call of `optimize` needs takes far longer than what is computed. So a function runs as plain
-Python while its arguments are small, until that has taken a tenth of the time of compiling. Both give the same bits.
+Python while its arguments are small, until that has taken a third of the time of compiling. Both give the same bits.
 
 Numba unpickles what lies in its cache folder and runs the machine code in it. Here every file ends with a digest of its
 content: one that is damaged is as good as not there, and is compiled and written again.
@@ -22,7 +22,7 @@ from contextlib import contextmanager
 from functools import cache, cached_property
 from operator import itemgetter
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 import numba
 import numpy as np
@@ -49,13 +49,21 @@ else:
 
 
 SMALL = 10_000  # numbers in the arguments of a call
-LEAST = 0.1  # seconds in plain Python before a function is compiled
-PATIENCE, KEPT = 1.5e-4, 1e-5  # further ones for each byte of bytecode: a quarter of compiling it, of reading it
+LEAST, MOST = 0.1, 5.0  # seconds in plain Python before a function is compiled, and before all are
+PATIENCE, KEPT = 2e-4, 1e-5  # further ones for each byte of bytecode: a third of compiling it, of reading it
 _LOCK = "numba:compiler_lock"  # what Numba's events name: held by a thread that compiles or reads
 Part = TypeVar("Part")
 Result = TypeVar("Result")
 Entry = TypeVar("Entry", bound=np.generic)
-_here = threading.local()
+
+
+class _Here(threading.local):
+    """Of a thread. working: inside `shared`; plain: inside a function that runs as plain Python."""
+
+    working = plain = False
+
+
+_here = _Here()
 
 
 def writable(array: NDArray[Entry]) -> NDArray[Entry]:
@@ -66,7 +74,7 @@ def writable(array: NDArray[Entry]) -> NDArray[Entry]:
 def shared(threads: int, work: Callable[[Part], Result], parts: Sequence[Part]) -> list[Result]:
     """`work` of every part, in order, by threads: compiled loops run without the interpreter's lock. One after another
     for one thread or part, and inside the work of another call."""
-    if threads == 1 or len(parts) == 1 or getattr(_here, "working", False):
+    if threads == 1 or len(parts) == 1 or _here.working:
         return [work(part) for part in parts]
     return list(_pool(threads).map(work, parts))
 
@@ -80,11 +88,12 @@ class _Plain(CPUDispatcher):  # type: ignore[misc]
     """A function until it is compiled."""
 
     spent = 0.0  # seconds
+    spent_by_all: ClassVar[float] = 0.0
 
     def __call__(self, *args: Any) -> Any:
-        if getattr(_here, "plain", False):
+        if _here.plain:
             return self.py_func(*args)
-        if self.spent > self._patience or _numbers(args) > SMALL:
+        if self.spent > self._patience or _Plain.spent_by_all > MOST or _numbers(args) > SMALL:
             self.__class__ = CPUDispatcher
             return self(*args)
         _here.plain, since = True, time.thread_time()
@@ -94,7 +103,9 @@ class _Plain(CPUDispatcher):  # type: ignore[misc]
                 return _as_compiled(self.py_func(*map(_with_fields, args)))
         finally:
             event.end_event(_LOCK)
-            _here.plain, self.spent = False, self.spent + time.thread_time() - since
+            _here.plain, spent = False, time.thread_time() - since
+            self.spent += spent
+            _Plain.spent_by_all += spent
 
     @cached_property
     def _patience(self) -> float:
@@ -132,12 +143,8 @@ def _with_fields(value: Any) -> Any:
 
 @cache
 def _record(fields: np.dtype[np.void]) -> np.dtype[Any]:
-    entries = {name: property(itemgetter(name), _setter(name)) for name in fields.names or ()}
-    return np.dtype((type("Record", (np.void,), entries), fields))
-
-
-def _setter(name: str) -> Callable[[np.void, Any], None]:
-    return lambda record, value: record.__setitem__(name, value)
+    entries = {name: property(itemgetter(name)) for name in fields.names or ()}
+    return np.dtype((type("Record", (np.void,), {**entries, "__setattr__": np.void.__setitem__}), fields))
 
 
 def _as_compiled(value: Any) -> Any:

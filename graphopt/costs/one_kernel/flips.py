@@ -30,6 +30,7 @@ from graphopt.costs.one_kernel.kernel_time import (
 from graphopt.problems.cost_model import FlipState
 
 _FEW = 8  # requests of which one is another: from there on everything is legalised and priced
+_SMALL, _MOST_KNOWN = 256, 500  # ops of a graph whose states come again, and how many states' prices are kept
 _EXACT = 8192.0  # s, below which sums do not depend on their order
 
 
@@ -64,6 +65,13 @@ def _scratch(n: int, limits: KernelLimits) -> _Scratch:
     )  # fmt: skip
 
 
+class _Known(NamedTuple):
+    """What flips of ops lead to from a state."""
+
+    price: dict[int, float]
+    after: dict[int, FlipState]
+
+
 class FusionFlips:
     """A current state of store/inline flags on one device, and the prices of others near it."""
 
@@ -72,21 +80,42 @@ class FusionFlips:
         self._work, self._scratch = workspace(graph), _scratch(graph.num_ops, limits)
         self.inline = np.empty(graph.num_ops, np.bool_)
         self._times = np.zeros(graph.num_ops)
+        self._known = dict[bytes, _Known]()  # of states, by their flags
         self._last: tuple[I64, int, int, float] | None = None  # how to go back: changed requests, flags, times, cost
         self._settle(inline.astype(np.uint8))
         self._requests = self.inline.astype(np.uint8)
 
     def price(self, ops: NDArray[np.int64]) -> NDArray[np.float64]:
         """[K] seconds after flipping each op alone (the current price where the flip is not legal)."""
-        out, self._last = np.empty(len(ops)), None
-        _price_flips(*self._state(), self.cost, np.ascontiguousarray(ops), out)  # type: ignore[call-arg]
+        self._last = None
+        if len(self.inline) > _SMALL:
+            return self._priced(np.ascontiguousarray(ops))
+        known = self._here().price
+        fresh = [op for op in ops.tolist() if op not in known]
+        known.update(zip(fresh, self._priced(np.array(fresh, np.int64)).tolist(), strict=True))
+        return np.array([known[op] for op in ops.tolist()])
+
+    def _here(self) -> "_Known":
+        if len(self._known) > _MOST_KNOWN:
+            self._known.clear()
+        return self._known.setdefault(self.inline.tobytes(), _Known({}, {}))
+
+    def _priced(self, ops: I64) -> F64:
+        out = np.empty(len(ops))
+        if len(ops):
+            _price_flips(*self._state(), self.cost, ops, out)  # type: ignore[call-arg]
         return out
 
     def apply(self, op: int) -> None:
         """Makes the flip of `op` the current state."""
+        known = self._here().after if len(self.inline) <= _SMALL else None
+        if known is not None and op in known:
+            return self.restore(known[op])
         self._requests[op] ^= 1
         self._move(np.array([op]))
         self._requests[:], self._last = self.inline, None  # what became illegal is no request
+        if known is not None:
+            known[op] = self.saved()
 
     def follow(self, requests: NDArray[np.uint8]) -> float:
         """Makes other requests [N], 0 or 1, the current state, and what is legal of them its flags; its price. Cheap

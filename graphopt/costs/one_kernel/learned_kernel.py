@@ -13,6 +13,7 @@ import math
 from typing import Any
 
 import numpy as np
+from numba.extending import overload
 from numpy.typing import NDArray
 
 from graphopt.core.fusible import Fusible
@@ -43,18 +44,30 @@ def learned_kernel_time(f, root, work, w, device):  # type: ignore[no-untyped-de
     return device.launch * math.exp(x[0] / SCALE + out)
 
 
-@njit(cache=True, nogil=True)
 def _layer(numbers: F64, start: int, x: F64, y: F64) -> int:
     """y = max(0, W x + b), W [H, len(x)] row by row from `start` on, then b; where the next layer begins."""
-    width = len(x)
-    bias = start + len(y) * width
-    for i in range(len(y)):
-        total = numbers[bias + i]
-        row = start + i * width
-        for k in range(width):
-            total += numbers[row + k] * x[k]
-        y[i] = max(0.0, total)
+    bias = start + len(y) * len(x)
+    y[:] = numbers[bias : bias + len(y)]
+    for k in range(len(x)):
+        y += numbers[start + k : bias : len(x)] * x[k]
+    np.maximum(y, 0.0, out=y)
     return bias + len(y)
+
+
+@overload(_layer)
+def _compiled_layer(numbers, start, x, y):  # type: ignore[no-untyped-def]
+    """The same sums in the same order, without arrays in between."""
+
+    def layer(numbers, start, x, y):  # type: ignore[no-untyped-def]
+        bias = start + len(y) * len(x)
+        for i in range(len(y)):
+            total, row = numbers[bias + i], start + i * len(x)
+            for k in range(len(x)):
+                total += numbers[row + k] * x[k]
+            y[i] = max(0.0, total)
+        return bias + len(y)
+
+    return layer
 
 
 @njit(cache=True, nogil=True)
