@@ -30,8 +30,8 @@ from graphopt.graphs.dataset import Dataset, Split
 from graphopt.graphs.readers.formats.graph_files import graph_content, load_graph, parse_graph
 from graphopt.problems.assignment import Choices, Pricing
 from graphopt.problems.cost_model import CostModel
-from graphopt.problems.problem import Decided, Solution, Task
-from graphopt.report.changes import Culprits, describe, parse_change, reverted
+from graphopt.problems.problem import Decided, Equality, Solution, Task
+from graphopt.report.changes import Culprits, StepPrices, describe, parse_change, partition, reverted
 from graphopt.run.config.build import machine_task_costs
 from graphopt.run.config.construct import construct
 from graphopt.run.config.stored import node_of
@@ -271,6 +271,33 @@ class Answer:
         choices = self.choices
         ops, (judged, default) = choices.changed(), self.price_choices(np.stack([choices.choices, choices.default]))
         return Culprits(float(judged), float(default), ops, self.reverted_prices(ops))
+
+    def step_prices(self) -> StepPrices:
+        """Of a rewritten program, which step slows it, and which makes it wrong. Raises DecisionError where no single
+        steps led to it."""
+        from graphopt.rewrite.equivalence import disagreement
+        from graphopt.rewrite.io.as_graph import program_of
+        from graphopt.rewrite.ir.terms import Program
+        from graphopt.rewrite.program_cost import prices_programs
+        from graphopt.rewrite.rewrite_problem import retraced
+        from graphopt.rewrite.rules.steps import replayed
+
+        task, steps = self.solution.task, self.decided.header.get("steps")
+        if steps is None:
+            raise DecisionError(f"{self.path} has no single steps, since an e-graph or a sweep found the program; bisect "
+                                "takes answers of algo=taso, mcts or xrlflow")  # fmt: skip
+        original: Program = self.decided.original if self.graph.program is None else program_of(self.graph)
+        programs = [replayed(original, outputs) for outputs in retraced(original, task.rules, steps)]
+        try:
+            wrong = partition(len(steps), lambda step: bool(disagreement(original, programs[step + 1], Equality())))
+            difference = "" if wrong is None else disagreement(original, programs[wrong + 1], Equality())
+        except UserError as error:  # such as of an operator whose model is not at hand
+            wrong, difference = None, str(error)
+        if prices_programs(self.judge):  # measured ones run by turns
+            self.judge.price_programs(programs)
+        prices = [Solution(self.graph, task, replace(self.decided, best=one)).price(self.judge) for one in programs]
+        return StepPrices(tuple(rule for rule, _ in steps), np.array([price.cost for price in prices]),
+                          max(price.noise for price in prices), wrong, difference)  # fmt: skip
 
     # ---- what can be done with it
 

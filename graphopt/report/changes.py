@@ -3,7 +3,7 @@
 Shape legend: C ops that differ from the default, N ops, H heads.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -94,6 +94,40 @@ class Culprits:
         """Place in `changed` of the op that gains most when it alone is reverted; None where none does."""
         place = int(np.argmin(self.reverted)) if len(self.changed) else 0
         return place if len(self.changed) and self.reverted[place] < self.judged * (1 - BETTER) else None
+
+
+@dataclass(frozen=True)
+class StepPrices:
+    """A rewritten program step by step. price: [S + 1], before the first and after each."""
+
+    rules: tuple[str, ...]  # [S] of single rewrites
+    price: F64
+    noise: float  # relative, of measured prices
+    wrong: int | None  # the first step after which outputs differ, found by halves
+    difference: str  # what differs then; where no step is wrong, why outputs could not be compared, or nothing
+
+    @property
+    def change(self) -> F64:
+        """[S] relative, of each step."""
+        return self.price[1:] / self.price[:-1] - 1.0
+
+    @property
+    def worst(self) -> int | None:
+        """The step that adds most to the price; None where none adds more than two prices may differ by."""
+        least = max(BETTER, 2 * self.noise)
+        step = int(np.argmax(self.change)) if len(self.rules) else 0
+        return step if len(self.rules) and self.change[step] > least else None
+
+
+def partition(count: int, wrong: Callable[[int], bool]) -> int | None:
+    """The first of 0 .. count - 1 from which on all are wrong, by halves; None where the last is not."""
+    if not count or not wrong(count - 1):
+        return None
+    low, high = 0, count - 1
+    while low < high:
+        middle = (low + high) // 2
+        low, high = (low, middle) if wrong(middle) else (middle + 1, high)
+    return high
 
 
 def reverted(choices: Choices, ops: I64) -> NDArray[np.int16]:

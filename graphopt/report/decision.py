@@ -15,7 +15,7 @@ from graphopt.core.plan import Decisions
 from graphopt.core.utils.terminal import printable, say
 from graphopt.problems.problem import Decided
 from graphopt.report.answer import PRICES, Answer, heads_of, near_graph
-from graphopt.report.changes import describe_op, differing
+from graphopt.report.changes import StepPrices, describe_op, differing
 from graphopt.report.model_view import rule_tables
 from graphopt.report.tables.table import Table, print_tables
 from graphopt.run.records.answer_file import load
@@ -46,7 +46,8 @@ def parser() -> argparse.ArgumentParser:
     change = add("revert", _revert, "set a single op by hand, price again, write a new file", aliases=["veto"])
     change.add_argument("change", metavar="OP[=CHOICE]", help="back to the default's choice, or CHOICE, or HEAD:CHOICE")
     change.add_argument("-o", "--out", type=Path, required=True, metavar="OUT")
-    add("bisect", _bisect, "find the op whose way back to the default gains most", lists=True)
+    add("bisect", _bisect, "find the op whose way back to the default gains most; of a program the step that costs, or "
+        "makes it wrong", lists=True)  # fmt: skip
     draw = add("draw", _draw, "draw the plan: graph by kernel or device, Gantt chart, memory, Perfetto trace")
     draw.add_argument("-o", "--out", type=Path, metavar="DIR", help="default: a pictures folder beside the file")
     given = commands.add_parser("price", help=_PRICE, description=_PRICE)
@@ -176,6 +177,8 @@ def _revert(args: argparse.Namespace) -> int:
 
 def _bisect(args: argparse.Namespace) -> int:
     answer = Answer.load(args.file)
+    if answer.solution.task.makes_programs:
+        return _bisect_steps(answer.step_prices(), args.all)
     found, names = answer.bisect(), answer.choices.op_names
     back = "in the same orders with all choices back" if answer.choices.plan else "default"
     say(f"price {found.judged:.6g}, {back} {found.default:.6g}, {len(found.changed):,} ops differ from the default")
@@ -192,6 +195,25 @@ def _bisect(args: argparse.Namespace) -> int:
         rows.append([names[op], OPERATORS[answer.graph.kind[op]].name, words, f"{100 * change[i]:+.3g} %"])
     title = "price change when the op alone goes back to its default"
     _list(title, ["op", "operator", "decision", "change"], rows, len(found.changed))
+    return 0
+
+
+def _bisect_steps(found: StepPrices, everything: bool) -> int:
+    say(f"price {found.price[-1]:.6g} after {len(found.rules)} steps, {found.price[0]:.6g} before the first")
+    if found.wrong is None:
+        same = "no step is wrong: with random weights and inputs the outputs are the original's"
+        say(f"outputs were not compared: {found.difference}" if found.difference else same)
+    else:
+        say(f"the step that is wrong: {found.wrong + 1}, {found.rules[found.wrong]} ({found.difference})")
+    if found.worst is None:
+        say("no step costs: none adds more to the price than its noise")
+    else:
+        say(f"the step that costs: {found.worst + 1}, {found.rules[found.worst]} "
+            f"({100 * found.change[found.worst]:+.3g} %)")  # fmt: skip
+    order = np.argsort(-found.change, kind="stable")  # first those that cost
+    rows = [[str(i + 1), found.rules[i], f"{found.price[i + 1]:.6g}", f"{100 * found.change[i]:+.3g} %"]
+            for i in order[: None if everything else SHOWN]]  # fmt: skip
+    _list("price after each step", ["step", "rule", "price", "change"], rows, len(found.rules))
     return 0
 
 

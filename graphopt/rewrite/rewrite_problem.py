@@ -76,7 +76,7 @@ class Rewritten(Decided):
         try:
             check_made_of(self.original, self.best, task.growth)
             steps = self.header.get("steps")
-            if steps is not None and retraced(self.original, task.rules, steps) != self.best.outputs:
+            if steps is not None and retraced(self.original, task.rules, steps)[-1] != self.best.outputs:
                 return "its steps lead to another program"
         except UserError as error:
             return str(error)
@@ -177,15 +177,17 @@ def places(terms: Terms, outputs: Outputs) -> list[int]:
     return order
 
 
-def retraced(original: Program, rules: RuleSet, steps: Any) -> Outputs:
-    """The outputs that the steps of a file lead to. Raises UserError for what is no step by these rules."""
+def retraced(original: Program, rules: RuleSet, steps: Any) -> list[Outputs]:
+    """The outputs of the program, and those that each step of a file leads to. Raises UserError for what is no step by
+    these rules."""
     if not isinstance(steps, list) or len(steps) > MOST_STEPS:
         raise UserError(f"its steps are no list of at most {MOST_STEPS:,}")
-    terms, outputs = original.terms, original.outputs
+    terms, stages = original.terms, [original.outputs]
     named = {step[0] for step in steps if isinstance(step, list) and step and isinstance(step[0], str)}
     matchers = {rule.name: Matcher([rule], terms) for rule in rules if rule.name in named}
     for number, step in enumerate(steps):
         name, at = step if isinstance(step, list) and len(step) == 2 else ("", ())
+        outputs = stages[-1]
         order = places(terms, outputs)
         fine = isinstance(name, str) and isinstance(at, list)
         if not fine or not all(type(place) is int and 0 <= place < len(order) for place in at):
@@ -198,8 +200,8 @@ def retraced(original: Program, rules: RuleSet, steps: Any) -> Outputs:
         made = None if found is None else matchers[name].apply(found)
         if made is None:
             raise UserError(f"its step {number}: the rule {name} changes nothing there")
-        outputs = substitute(terms, outputs, live, dict(zip(roots, made, strict=True)))
-    return outputs
+        stages.append(substitute(terms, outputs, live, dict(zip(roots, made, strict=True))))
+    return stages
 
 
 class Rewriting(Task):

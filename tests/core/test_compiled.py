@@ -1,4 +1,4 @@
-"""Compiled code on disk: kept, and not believed when it is damaged."""
+"""Plain Python before compiling, with the same results; compiled code on disk, kept and not believed when damaged."""
 
 import os
 import subprocess
@@ -6,11 +6,17 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
+import torch
 from numba.core import event
+from numba.core.registry import CPUDispatcher
 from toy import ToyCost, ToyTask, toy_graph
 
+import graphopt
+from graphopt.core.utils import compiled
 from graphopt.core.utils.compiled import compiling_seconds, njit
 from graphopt.problems.assignment import AssignProblem
 
@@ -25,7 +31,13 @@ def twice(x):
 def four_times(x):
     return twice(twice(x))
 """
-CALL = "import mine; print(mine.four_times(3), bool(mine.four_times.stats.cache_hits))"
+CALL = """
+from graphopt.core.utils import compiled
+import mine
+
+compiled.SMALL = 0
+print(mine.four_times(3), bool(mine.four_times.stats.cache_hits))
+"""
 
 
 def called(folder: Path, code: str = CALL) -> str:
@@ -91,7 +103,9 @@ def test_compiling_is_not_on_the_clock_of_a_problem(clock: str, monkeypatch: pyt
     assert meter.seconds == pytest.approx(8.5) and not meter.open
 
 
-def test_what_numba_compiles_is_noticed() -> None:
+def test_what_numba_compiles_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(compiled, "SMALL", 0)
+
     @njit(cache=False, nogil=True)
     def thrice(x):  # type: ignore[no-untyped-def]
         return 3 * x
@@ -101,3 +115,69 @@ def test_what_numba_compiles_is_noticed() -> None:
     first = compiling_seconds()
     assert thrice(3) == 9
     assert first > before and compiling_seconds() == first
+
+
+def summed(numbers: Any, records: Any, factor: float) -> Any:
+    total = 0
+    for i in range(len(numbers)):
+        total += numbers[i]
+        records[i].seen = records[i].seen or numbers[i] > 2
+        numbers[i] *= factor
+    return total, numbers
+
+
+def test_a_function_is_plain_python_until_compiling_pays(monkeypatch: pytest.MonkeyPatch) -> None:
+    function: Any = njit(cache=False, nogil=True)(summed)
+    records = np.zeros(4, [("seen", np.bool_), ("size", np.int32)])
+    before = compiling_seconds()
+    total, doubled = function(np.arange(4), records, 2)
+    assert (total, type(total), doubled.tolist()) == (6, int, [0, 2, 4, 6])
+    assert records["seen"].tolist() == [False, False, False, True]
+    assert not function.signatures and compiling_seconds() > before
+    monkeypatch.setattr(compiled, "MOST", -1.0)  # seconds, of all functions
+    assert function(np.arange(4), records, 2)[0] == 6 and len(function.signatures) == 1
+
+
+def test_large_arguments_are_compiled_for_at_once() -> None:
+    function: Any = njit(cache=False, nogil=True)(lambda numbers: numbers.sum())
+    assert function(np.ones(compiled.SMALL)) == compiled.SMALL and not function.signatures
+    assert function(np.ones(compiled.SMALL + 1)) == compiled.SMALL + 1 and len(function.signatures) == 1
+
+
+def copied(value: Any) -> Any:
+    if isinstance(value, tuple):
+        return compiled._like(value, map(copied, value))
+    return value.copy() if isinstance(value, np.ndarray | np.void) else value
+
+
+def bits(value: Any) -> Any:
+    """What has to be equal."""
+    if isinstance(value, tuple):
+        return [bits(part) for part in value]
+    if isinstance(value, np.ndarray | np.void) and value.dtype.names is not None:
+        return [bits(np.asarray(value[name])) for name in value.dtype.names]  # what lies between fields is anything
+    if isinstance(value, np.ndarray):
+        return value.dtype, value.shape, value.tobytes()
+    return type(value), np.array(value).tobytes() if value is not None else None
+
+
+@pytest.mark.parametrize("task", ["fusion", "placement", "scheduling", "placement_scheduling", "joint", "recompute"])
+def test_plain_python_gives_the_bits_of_compiled_code(task: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Results, and what arguments hold afterwards, of the functions that tasks with their default algorithms call."""
+    plain, times = compiled._Plain.__call__, dict[str, int]()
+
+    def both(function: Any, *args: Any) -> Any:
+        name = function.py_func.__qualname__
+        times[name] = times.get(name, 0) + 1
+        if compiled._here.plain or times[name] > 30:
+            return plain(function, *args)
+        mine = copied(args)
+        found, expected = plain(function, *mine), CPUDispatcher.__call__(function, *args)
+        function.__class__ = compiled._Plain
+        assert bits(found) == bits(expected) and bits(mine) == bits(args), name
+        return expected
+
+    monkeypatch.setattr(compiled._Plain, "__call__", both)
+    parts = torch.nn.LayerNorm(16), torch.nn.Linear(16, 64), torch.nn.GELU(), torch.nn.Linear(64, 16)
+    graphopt.optimize(torch.nn.Sequential(*parts), torch.zeros(8, 16), task=task, budget=20)
+    assert times

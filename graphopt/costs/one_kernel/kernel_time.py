@@ -260,7 +260,7 @@ def kernel_graph(graph: Graph, inline: NDArray[np.bool_], devices: tuple[Device,
     return KernelGraph(
         ~inline,
         in_ptr,
-        tensors[: in_ptr[-1]],
+        tensors,
         np.ascontiguousarray(time_NU[:, column]),
         np.ascontiguousarray(f.tensor["keep"]),
     )
@@ -302,7 +302,7 @@ def _price_all(f: Fusible, inline: NDArray[np.bool_], devices: NDArray[np.void],
         for d in range(len(devices)):
             time[root, d] = kernel_time(f, root, work, w, devices[d])
         clear(f, work, w)
-    return counts, tensors, time
+    return counts, tensors[:total], time
 
 
 @njit(cache=True, nogil=True)
