@@ -25,14 +25,14 @@ def levels(num_ops):  # type: ignore[no-untyped-def]
     return first, second, (second + 63) >> 6
 
 
-def lowest_bit(word):  # type: ignore[no-untyped-def]
+def lowest_bit(word: Any) -> Any:
     """Position of the lowest bit of an int64 that is not 0."""
     return (int(word) & -int(word)).bit_length() - 1
 
 
 @overload(lowest_bit)
 def _lowest_bit(word):  # type: ignore[no-untyped-def]
-    return lambda word: _trailing_zeros(word)
+    return lambda word: _trailing_zeros(word)  # type: ignore[call-arg]
 
 
 @intrinsic
@@ -58,7 +58,7 @@ def take_first(device, ready, first, second):  # type: ignore[no-untyped-def]
     top = first + second
     while ready[device, top] == 0:
         top += 1
-    middle = (top - first - second << 6) + lowest_bit(ready[device, top])  # type: ignore[call-arg]
+    middle = (top - first - second << 6) + lowest_bit(ready[device, top])
     low = (middle << 6) + lowest_bit(ready[device, first + middle])
     word = ready[device, low]
     rank = (low << 6) + lowest_bit(word)
@@ -80,14 +80,14 @@ def any_left(device, ready, top):  # type: ignore[no-untyped-def]
     return np.int32(-1)
 
 
-def _bits_of(number):  # type: ignore[no-untyped-def]
+def _bits_of(number: Any) -> Any:
     """The bits of a float64 as int64."""
     return np.float64(number).view(np.int64)
 
 
 @overload(_bits_of)
 def _bits(number):  # type: ignore[no-untyped-def]
-    return lambda number: _bitcast(number)
+    return lambda number: _bitcast(number)  # type: ignore[call-arg]
 
 
 @intrinsic
@@ -102,7 +102,7 @@ def _bitcast(typing_context, number):  # type: ignore[no-untyped-def]
 @njit(cache=True, nogil=True, forceinline=True)
 def _sortable(number):  # type: ignore[no-untyped-def]
     """An integer whose bytes, highest first, order as the numbers do."""
-    bits: Any = _bits_of(number)  # type: ignore[call-arg]
+    bits: Any = _bits_of(number)
     return bits ^ (bits >> 63 | np.int64(-0x8000000000000000))
 
 

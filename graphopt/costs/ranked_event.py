@@ -270,9 +270,9 @@ def _drop_lowest(ready, base, rank, level1, level2, words):  # type: ignore[no-u
         if top == base + words:
             return _NONE
         highest = ready[_U(top)]
-    middle = ((top - base - level1 - level2) << 6) + lowest_bit(highest)  # type: ignore[call-arg]
+    middle = ((top - base - level1 - level2) << 6) + lowest_bit(highest)
     low = (middle << 6) + lowest_bit(ready[_U(base + level1 + middle)])
-    return np.int32((low << 6) + lowest_bit(ready[_U(base + low)]))  # type: ignore[call-arg]
+    return np.int32((low << 6) + lowest_bit(ready[_U(base + low)]))
 
 
 @njit(cache=True, nogil=True, forceinline=True)

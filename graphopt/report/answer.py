@@ -284,8 +284,8 @@ class Answer:
 
         task, steps = self.solution.task, self.decided.header.get("steps")
         if steps is None:
-            raise DecisionError(f"{self.path} has no single steps, since an e-graph or a sweep found the program; bisect "
-                                "takes answers of algo=taso, mcts or xrlflow")  # fmt: skip
+            raise DecisionError(f"{self.path} has no single steps, since an e-graph or a sweep found the program; "
+                                "bisect takes answers of algo=taso, mcts or xrlflow")  # fmt: skip
         original: Program = self.decided.original if self.graph.program is None else program_of(self.graph)
         programs = [replayed(original, outputs) for outputs in retraced(original, task.rules, steps)]
         try:

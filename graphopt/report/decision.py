@@ -12,6 +12,7 @@ from graphopt.core.errors import UserError
 from graphopt.core.graph import I64, GraphError
 from graphopt.core.operators import OPERATORS
 from graphopt.core.plan import Decisions
+from graphopt.core.utils.marks import sizes_of
 from graphopt.core.utils.terminal import printable, say
 from graphopt.problems.problem import Decided
 from graphopt.report.answer import PRICES, Answer, heads_of, near_graph
@@ -46,8 +47,9 @@ def parser() -> argparse.ArgumentParser:
     change = add("revert", _revert, "set a single op by hand, price again, write a new file", aliases=["veto"])
     change.add_argument("change", metavar="OP[=CHOICE]", help="back to the default's choice, or CHOICE, or HEAD:CHOICE")
     change.add_argument("-o", "--out", type=Path, required=True, metavar="OUT")
-    add("bisect", _bisect, "find the op whose way back to the default gains most; of a program the step that costs, or "
-        "makes it wrong", lists=True)  # fmt: skip
+    bisect = add("bisect", _bisect, "find what costs or makes outputs wrong: of an answer the op, of a rewritten "
+                 "program the step, of MODEL.onnx the optimiser of ONNX Runtime", lists=True)  # fmt: skip
+    bisect.add_argument("--dim", action="append", default=[], metavar="NAME=SIZE", help="fixes an open dimension")
     draw = add("draw", _draw, "draw the plan: graph by kernel or device, Gantt chart, memory, Perfetto trace")
     draw.add_argument("-o", "--out", type=Path, metavar="DIR", help="default: a pictures folder beside the file")
     given = commands.add_parser("price", help=_PRICE, description=_PRICE)
@@ -176,6 +178,8 @@ def _revert(args: argparse.Namespace) -> int:
 
 
 def _bisect(args: argparse.Namespace) -> int:
+    if args.file.suffix == ".onnx":
+        return _bisect_optimisers(args)
     answer = Answer.load(args.file)
     if answer.solution.task.makes_programs:
         return _bisect_steps(answer.step_prices(), args.all)
@@ -195,6 +199,26 @@ def _bisect(args: argparse.Namespace) -> int:
         rows.append([names[op], OPERATORS[answer.graph.kind[op]].name, words, f"{100 * change[i]:+.3g} %"])
     title = "price change when the op alone goes back to its default"
     _list(title, ["op", "operator", "decision", "change"], rows, len(found.changed))
+    return 0
+
+
+def _bisect_optimisers(args: argparse.Namespace) -> int:
+    from graphopt.hardware.measure.optimisers import TOLERANCE, bisect_optimisers
+
+    found = bisect_optimisers(args.file, sizes_of(args.dim))
+    say(f"{1e3 * found.seconds:.4g} ms with all optimisers of ONNX Runtime; {len(found.tried)} act on the model")
+    if found.error <= TOLERANCE:
+        say(f"no optimiser is wrong: outputs differ by {found.error:.1e} of their largest value at most")
+    else:
+        why = f"it is {found.breaks.name}" if found.breaks else "no single one is the cause"
+        say(f"outputs differ by {found.error:.1e} of their largest value from those without optimisers: {why}")
+    if found.slows is None:
+        say("no optimiser slows the model beyond the noise")
+    else:
+        say(f"the optimiser that slows it: {found.slows.name} ({100 * (found.slows.ratio - 1):+.3g} % without)")
+    rows = [[one.name, f"{100 * (one.ratio - 1):+.2f} %", f"{100 * one.noise:.2f} %", f"{one.error:.1e}"]
+            for one in found.tried[: None if args.all else SHOWN]]  # fmt: skip
+    _list("without one optimiser", ["optimiser", "time", "noise", "difference"], rows, len(found.tried))
     return 0
 
 

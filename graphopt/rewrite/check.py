@@ -15,6 +15,7 @@ from onnx import ModelProto
 
 from graphopt.core.errors import UserError
 from graphopt.core.graph import GraphError
+from graphopt.core.utils.marks import sizes_of
 from graphopt.core.utils.terminal import printable
 from graphopt.graphs.readers.onnx.reader import OnnxProgram
 from graphopt.rewrite.equivalence import EquivalenceError, compare, random_inputs, run_onnx
@@ -32,10 +33,7 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--dim", action="append", default=[], metavar="NAME=SIZE", help="fixes an open dimension")
     args = parser.parse_args(arguments)
     try:
-        try:
-            dims = {name: int(size) for name, size in (entry.split("=", 1) for entry in args.dim)}
-        except ValueError:
-            raise UserError("--dim takes NAME=SIZE") from None
+        dims = sizes_of(args.dim)
         program = import_onnx(args.model, dims)
         print("\n".join(inventory(program)))
         print("\n".join(round_trip(program, OnnxProgram(args.model, tuple(dims.items())).load())))

@@ -1,6 +1,7 @@
-"""`graphopt measure race | check`."""
+"""`graphopt measure race`, `graphopt rules check`, and `graphopt answer bisect` of models and programs."""
 
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,11 +11,15 @@ import pytest
 from onnx import TensorProto, helper
 from onnx_models import FLOAT, light, model_of, value
 
+import graphopt
 from graphopt.core.errors import Unmeasured, UserError
+from graphopt.hardware.measure import optimisers
 from graphopt.hardware.measure.race import main as race_command
 from graphopt.hardware.measure.race import race, result_of
 from graphopt.hardware.measure.rounds import Runner, by_turns, rounds_in, timings_of
 from graphopt.hardware.measure.target import Ratio
+from graphopt.report.changes import partition
+from graphopt.report.decision import main as answer_command
 from graphopt.rewrite.check import main as check_command
 from graphopt.rewrite.io import onnx_call
 from graphopt.rewrite.io.onnx_export import save_onnx
@@ -163,3 +168,61 @@ def test_what_only_the_runtime_refuses_is_one_sentence(tmp_path: Path, capsys: p
     onnx.save(model, tmp_path / "m.onnx")
     assert check_command([str(tmp_path / "m.onnx")]) == 1
     assert capsys.readouterr().err.startswith("ONNX Runtime cannot run the model: ")
+
+
+# --- Bisect: the optimiser, or the rewrite, that slows a model or makes it wrong.
+
+
+def test_optimisers_that_act_on_a_model_are_found_and_left_out(tmp_path: Path, capsys: pytest.CaptureFixture[str],
+                                                              monkeypatch: pytest.MonkeyPatch) -> None:  # fmt: skip
+    b = ProgramBuilder()
+    x = b.input((1, 8, 16, 16))
+    save_onnx(b.build(b.unary("relu", b.conv(x, 16, 3))), tmp_path / "conv.onnx")
+    monkeypatch.setattr(optimisers, "SECONDS", 0.05)
+    assert answer_command(["bisect", str(tmp_path / "conv.onnx")]) == 0
+    said = capsys.readouterr().out
+    assert "no optimiser is wrong" in said and "GeluFusion" not in said
+    assert "NchwcTransformer" in said or "ConvActivationFusion" in said  # as the processor has blocked layouts
+
+
+def test_an_optimiser_that_makes_outputs_wrong_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    results = {"off": 1.0, "default": 2.0, "ConvAddFusion": 2.0, "ConvBNFusion": 1.0}
+    monkeypatch.setattr(optimisers, "acting", lambda model: ["ConvAddFusion", "ConvBNFusion"])
+    monkeypatch.setattr(optimisers, "outputs", lambda model, name, dims: [np.array([results[name], 1.0])])
+    rounds = [np.array([[1.0, 1.0, 0.8, 1.0], [1.0, 1.01, 0.8, 1.0], [1.0, 0.99, 0.8, 1.01]])]
+    monkeypatch.setattr(optimisers, "fresh_rounds", lambda *args: rounds * 3)
+    found = optimisers.bisect_optimisers(tmp_path / "any.onnx", {})
+    assert found.error == 1.0 and found.breaks is not None and found.breaks.name == "ConvBNFusion"
+    assert found.slows is not None and found.slows.name == "ConvAddFusion"
+    assert found.slows.ratio == pytest.approx(0.8)
+
+
+def test_what_onnx_runtime_refuses_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "empty.onnx").write_bytes(b"")
+    assert answer_command(["bisect", str(tmp_path / "empty.onnx")]) == 1
+    assert "ONNX Runtime cannot run" in capsys.readouterr().err
+
+
+def test_bisect_names_the_step_that_costs(tmp_path: Path) -> None:
+    b = ProgramBuilder()
+    x = b.input((8, 64))
+    model = tmp_path / "model.onnx"
+    save_onnx(b.build(b.unary("relu", b.linear(b.unary("relu", b.linear(x, 64)), 64))), model)
+    answer = graphopt.optimize(model, task="rewrite", algo="taso", cost="flops", budget=40)
+    found = answer.step_prices()
+    assert len(found.price) == len(found.rules) + 1 == len(answer.decided.header["steps"]) + 1
+    assert found.price[-1] == answer.prices["judged"] and found.price[0] == answer.prices["initial"]
+    assert found.wrong is None and not found.difference
+    slow = replace(found, price=np.array([1.0, 0.9, 1.1]), rules=("a", "b"))
+    assert slow.worst == 1 and replace(slow, noise=0.2).worst is None
+
+
+@pytest.mark.parametrize(("count", "first"), [(0, None), (1, None), (1, 0), (7, 3), (8, 7), (8, 0)])
+def test_the_first_that_is_wrong_is_found_by_halves(count: int, first: int | None) -> None:
+    asked = list[int]()
+
+    def wrong(place: int) -> bool:
+        asked.append(place)
+        return first is not None and place >= first
+
+    assert partition(count, wrong) == first and len(asked) <= 5

@@ -87,6 +87,7 @@ def _pool(threads: int) -> ThreadPoolExecutor:
 class _Plain(CPUDispatcher):  # type: ignore[misc]
     """A function until it is compiled."""
 
+    _cache: Any  # of Numba's dispatchers
     spent = 0.0  # seconds
     spent_by_all: ClassVar[float] = 0.0
 
@@ -94,15 +95,15 @@ class _Plain(CPUDispatcher):  # type: ignore[misc]
         if _here.plain:
             return self.py_func(*args)
         if self.spent > self._patience or _Plain.spent_by_all > MOST or _numbers(args) > SMALL:
-            self.__class__ = CPUDispatcher
+            self.__class__ = CPUDispatcher  # type: ignore[assignment]
             return self(*args)
         _here.plain, since = True, time.thread_time()
-        event.start_event(_LOCK)
+        event.start_event(_LOCK)  # type: ignore[no-untyped-call]
         try:
             with np.errstate(all="ignore"):
                 return _as_compiled(self.py_func(*map(_with_fields, args)))
         finally:
-            event.end_event(_LOCK)
+            event.end_event(_LOCK)  # type: ignore[no-untyped-call]
             _here.plain, spent = False, time.thread_time() - since
             self.spent += spent
             _Plain.spent_by_all += spent
@@ -127,8 +128,11 @@ def _bytecode(function: CPUDispatcher, found: dict[CPUDispatcher, bytes]) -> dic
 
 
 def _numbers(value: Any) -> int:
+    """How many there are; of what draws too many, since how long it searches does not depend on them."""
     if isinstance(value, tuple):
         return sum(map(_numbers, value))
+    if isinstance(value, np.random.Generator):
+        return SMALL + 1
     return value.size if isinstance(value, np.ndarray) else 1
 
 

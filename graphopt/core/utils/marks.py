@@ -7,6 +7,7 @@
 """
 
 from argparse import ArgumentTypeError
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -81,6 +82,14 @@ def count(text: str) -> int:
 def whole(text: str) -> int:
     """0 or more."""
     return _read(int(text), Between(0, 10**9))
+
+
+def sizes_of(entries: Iterable[str]) -> dict[str, int]:
+    """Of `NAME=SIZE` each."""
+    try:
+        return {name: int(size) for name, size in (entry.split("=", 1) for entry in entries)}
+    except ValueError:
+        raise UserError("--dim takes NAME=SIZE") from None
 
 
 def seconds(text: str) -> float:

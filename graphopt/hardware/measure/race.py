@@ -15,7 +15,7 @@ from statistics import median
 import numpy as np
 
 from graphopt.core.errors import ConfigError, Unmeasured, UserError
-from graphopt.core.utils.marks import count, seconds
+from graphopt.core.utils.marks import count, seconds, sizes_of
 from graphopt.hardware.measure.rounds import Rounds, ratio_of
 from graphopt.hardware.measure.service import fresh_rounds
 from graphopt.hardware.measure.target import Comparing, Failure, Ratio, Target
@@ -89,11 +89,7 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--processes", type=count, default=PROCESSES)
     parser.add_argument("--seconds", type=seconds, default=SECONDS, help="of turns in each process")
     args = parser.parse_args(arguments)
-    try:
-        dims = {name: int(size) for name, size in (entry.split("=", 1) for entry in args.dim)}
-    except ValueError:
-        raise UserError("--dim takes NAME=SIZE") from None
-    found = race(args.before, args.after, dims=dims, processes=args.processes, seconds=args.seconds)
+    found = race(args.before, args.after, dims=sizes_of(args.dim), processes=args.processes, seconds=args.seconds)
     print(f"before {1e3 * found.before:.4g} ms, after {1e3 * found.after:.4g} ms: {found.speedup} times as fast; "
           f"against its own copy {found.noise}: {found.verdict}")  # fmt: skip
     return 0

@@ -204,16 +204,21 @@ def onnxruntime_runner(model: ModelProto | str) -> Run:
     return run
 
 
-def onnxruntime_session(model: ModelProto | str, *, optimised: bool = True, profile: str = "") -> Any:
-    """A model, or a file, made ready on one thread, with all of ONNX Runtime's own optimisations, or none. profile: how
-    the name of the file begins that tells the time of each kernel."""
+def onnxruntime_session(model: ModelProto | str, *, optimisations: str = "default", profile: str = "",
+                        written: str = "") -> Any:  # fmt: skip
+    """A model, or a file, made ready on one thread. optimisations: ONNX Runtime's own, `default`, `off`, or the name of
+    one that is left out. profile: how the name of the file begins that tells the time of each kernel. written: where
+    the optimised model goes."""
     import onnxruntime
 
     options = onnxruntime.SessionOptions()
     options.log_severity_level, options.intra_op_num_threads = 4, 1
     if profile:
         options.enable_profiling, options.profile_file_prefix = True, profile
-    if not optimised:
+    if written:
+        options.optimized_model_filepath = written
+    if optimisations == "off":
         options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
     source = model if isinstance(model, str) else model.SerializeToString()
-    return onnxruntime.InferenceSession(source, options, providers=["CPUExecutionProvider"])
+    without = [] if optimisations in ("default", "off") else [optimisations]
+    return onnxruntime.InferenceSession(source, options, ["CPUExecutionProvider"], disabled_optimizers=without)

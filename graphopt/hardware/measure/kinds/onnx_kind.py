@@ -1,10 +1,11 @@
 """What runs in ONNX Runtime, on one thread of a CPU. Of a whole file the payload has `path`; `dims`, sizes of open
-dimensions; `optimisations` of ONNX Runtime, default or off. Inputs are random, the same for all files with the same
-inputs. Of an op it has `name`, `params` and `inputs`, shapes and types."""
+dimensions; `optimisations` of ONNX Runtime, default, off, or the name of one that is left out. Inputs are random, the
+same for all files with the same inputs. Of an op it has `name`, `params` and `inputs`, shapes and types."""
 
 import json
 import time
 from collections import defaultdict
+from collections.abc import Mapping
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -30,12 +31,13 @@ def begin(threads: int) -> None:
 def load_onnx(payload: dict[str, Any], device: str) -> Runner:
     if device != "cpu":
         raise ConfigError("ONNX Runtime is run on CPUs only: choose measuring.device=cpu")
-    session = onnxruntime_session(payload["path"], optimised=payload["optimisations"] == "default")
-    feeds = _feeds(session, payload["dims"])
+    session = onnxruntime_session(payload["path"], optimisations=payload["optimisations"])
+    feeds = random_feeds(session, payload["dims"])
     return Runner(lambda: session.run(None, feeds))
 
 
-def _feeds(session: Any, dims: dict[str, int]) -> dict[str, Any]:
+def random_feeds(session: Any, dims: Mapping[str, int]) -> dict[str, Any]:
+    """The same for all files with the same inputs."""
     rng, feeds = np.random.default_rng(0), {}
     for given in session.get_inputs():
         inner = given.type.removeprefix("tensor(").removesuffix(")")
@@ -52,7 +54,7 @@ def alone_onnx(payload: dict[str, Any], how: dict[str, Any]) -> dict[str, Any]:
     model = export_onnx(_program(Operation(payload["name"], tuples(payload["params"])), payload["inputs"]))
     with TemporaryDirectory(prefix="graphopt-") as folder:
         session = onnxruntime_session(model, profile=str(Path(folder) / "op"))
-        feeds, end, runs = _feeds(session, {}), time.perf_counter() + how["op_seconds"], 0
+        feeds, end, runs = random_feeds(session, {}), time.perf_counter() + how["op_seconds"], 0
         while runs <= LEAST or (time.perf_counter() < end and runs < MOST_ROUNDS):
             session.run(None, feeds)
             runs += 1
@@ -83,7 +85,7 @@ def _program(operation: Operation, inputs: list[Any]) -> Program:
     return Program(terms, tuple(ends), tuple(f"y{i}" for i in range(count)), given, weights)
 
 
-def _shape(given: Any, dims: dict[str, int]) -> tuple[int, ...]:
+def _shape(given: Any, dims: Mapping[str, int]) -> tuple[int, ...]:
     for size in given.shape:
         if not isinstance(size, int) and size not in dims:
             raise ValueError(f"input {given.name!r} has the open dimension {size or 'without a name'}; give its size")
