@@ -14,11 +14,12 @@ from torch._inductor.utils import run_and_get_code
 
 import graphopt
 from graphopt.core.errors import UserError
+from graphopt.graphs.readers.pytorch.capture import sources
 from graphopt.graphs.readers.pytorch.program_file import FxProgram, key_of, packed_program, unpacked_program
 from graphopt.hardware.apply import allocator as allocating
 from graphopt.hardware.code_time import CodeTime
 from graphopt.hardware.costs.inductor import CompilerRequest
-from graphopt.hardware.inductor.captured import capture_compiled
+from graphopt.hardware.inductor.captured import as_graph, capture_compiled
 from graphopt.hardware.inductor.lowering import digest_of
 from graphopt.hardware.measure.service import Service
 from graphopt.report.apply import compile_backend
@@ -77,6 +78,13 @@ def test_a_key_is_that_of_the_file(programs: dict[str, FxProgram]) -> None:
     assert [key_of(program.gm, program.phase) for program in read] == keys and len(set(keys)) == 2
 
 
+@pytest.mark.parametrize(("phase", "target"), [("forward", "aten.sin.default"), ("backward", "aten.cos.default")])
+def test_ops_name_their_line_in_the_model(programs: dict[str, FxProgram], phase: str, target: str) -> None:
+    graph = as_graph(programs[phase], name=phase, family="tiny")
+    line = Tiny.forward.__code__.co_firstlineno + 1
+    assert sources(graph)[named(programs[phase], target)].line.endswith(f"test_inductor.py:{line}")
+
+
 def test_what_is_decided_is_carried_out_forward_and_backward(programs: dict[str, FxProgram]) -> None:
     forward, backward = programs["forward"], programs["backward"]
     cut = CompilerRequest({named(forward, "aten.sin.default"): "cut"}, {"reads_threshold": 1})
@@ -112,6 +120,7 @@ def test_optimize_gives_a_module_and_a_report(best: Optimized) -> None:
     assert f"default {1e3 * prices['initial']:.4g} ms" in report and "2 evaluations" in report
     assert f"noise {100 * prices['noise']:.2g} %" in report
     assert list(best.state_dict()) == ["module.w"]
+    assert "test_inductor.py:" in answer.decided.source("sin")
 
 
 def stored_sin(best: Optimized, folder: Path) -> Path:

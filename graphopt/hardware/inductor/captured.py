@@ -21,6 +21,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 
 from graphopt.core.compiler import STORED
 from graphopt.core.graph import Graph, GraphError
+from graphopt.graphs.readers.pytorch.capture import tell_sources
 from graphopt.graphs.readers.pytorch.fx_reader import read_fx
 from graphopt.graphs.readers.pytorch.nested_tensors import arguments_of, tensors_in, with_tensors
 from graphopt.graphs.readers.pytorch.program_file import FxProgram, Phase
@@ -165,7 +166,9 @@ def as_graph(program: FxProgram, *, name: str, family: str) -> Graph:
     graph = read_fx(program.gm.graph, name=name, family=family, weights=0, program=program, keep_writes=True)
     attributes = graph.attributes or ({},) * graph.num_ops
     facts = [{STORED: choices[op]} if op in choices else {} for op in graph.op_names]
-    return replace(graph, attributes=tuple({**of, **fact} for of, fact in zip(attributes, facts)))
+    made = replace(graph, attributes=tuple({**of, **fact} for of, fact in zip(attributes, facts)))
+    tell_sources(made, program.gm.graph.nodes)
+    return made
 
 
 Step = tuple[Callable[..., list[Tensor]], list[Tensor]]

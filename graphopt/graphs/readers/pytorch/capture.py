@@ -6,9 +6,11 @@ quarter of its time. There is one dispatch mode on top of the fake one, and one 
 
 # mypy: disable-error-code="no-any-return, no-untyped-call"
 
+import os
+import re
 import sys
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import lru_cache
@@ -223,10 +225,41 @@ class Source(NamedTuple):
     line: str
 
 
+_TOLD: dict[str, dict[str, Source]] = {}  # of graphs whose programs carry no sources, by their hash
+MOST_TOLD = 200
+
+
 def sources(graph: Graph) -> dict[str, Source]:
-    """Op name -> where it comes from, for the ops of a graph that was captured here with its program."""
-    nodes = graph.program.graph.nodes if isinstance(graph.program, GraphModule) else ()
-    return {node.name: node.meta["source"] for node in nodes if any(node.meta.get("source", ()))}
+    """Op name -> where it comes from, for the ops of a graph that was captured in this process with its program."""
+    if not isinstance(graph.program, GraphModule):
+        return _TOLD.get(graph.hash, {})
+    return {node.name: node.meta["source"] for node in graph.program.graph.nodes if any(node.meta.get("source", ()))}
+
+
+def tell_sources(graph: Graph, nodes: Iterable[Node]) -> None:
+    """Keeps where the nodes of a graph that `torch.compile` made come from, by what PyTorch notes of them."""
+    found = {node.name: source for node in nodes if any(source := _noted(node))}
+    if found:
+        if len(_TOLD) >= MOST_TOLD:
+            _TOLD.clear()
+        _TOLD[graph.hash] = found
+
+
+_FRAME = re.compile(r'File "([^"]+)", line (\d+)')
+_PATH = re.compile(r"^L\['\w+'\]\.?")
+
+
+def _noted(node: Node) -> Source:
+    stack = node.meta.get("nn_module_stack") or node.meta.get("fwd_nn_module_stack") or {}
+    module = _PATH.sub("", str([*stack.values()][-1][0])) if stack else ""
+    frames = _FRAME.findall(node.meta.get("stack_trace") or "")
+    lines = [_line(file, line) for file, line in frames if not file.startswith(_INNER)]
+    return Source(module, lines[-1] if lines else "")
+
+
+def _line(file: str, line: object) -> str:
+    """Of a file below the current folder without that."""
+    return f"{file.removeprefix(f'{os.getcwd()}{os.sep}')}:{line}"
 
 
 def _source(names: Mapping[int, str]) -> Source:
@@ -237,7 +270,7 @@ def _source(names: Mapping[int, str]) -> Source:
         if frame.f_code is _CALLED and not module:
             module = names.get(id(frame.f_locals["self"]), "")
         elif not line and not frame.f_code.co_filename.startswith(_INNER):
-            line = f"{frame.f_code.co_filename}:{frame.f_lineno}"
+            line = _line(frame.f_code.co_filename, frame.f_lineno)
         frame = frame.f_back
     return Source(module, line)
 
