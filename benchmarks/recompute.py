@@ -2,7 +2,7 @@
 budget, ours, torch's own solver, and plain eager autograd.
 
 `python benchmarks/recompute.py ROWS [--only unet]` runs one forward and backward pass of ten modules in fresh processes
-of one thread. ROWS is a file of JSON lines; a second call goes on where the first stopped. `--figures` prints the table.
+of one thread. ROWS is a file of JSON lines; a second call goes on where the first stopped. `--figures` prints a table.
 peak: bytes that one step holds at its worst moment beside what it began with, by torch's own record of allocations.
 time: CPU time over that of eager autograd, by turns in the same process. error: the largest difference of a gradient
 from float64 over its largest value; the same of eager autograd stands beside.

@@ -42,7 +42,7 @@ else:
             dispatcher = numba.njit(nogil=nogil, forceinline=forceinline, no_cfunc_wrapper=True)(function)
             if cache:
                 _keep(dispatcher, function)
-            dispatcher.__class__ = _Plain
+            dispatcher.__class__ = _PlainFirst
             return dispatcher
 
         return compiled
@@ -84,7 +84,7 @@ def _pool(threads: int) -> ThreadPoolExecutor:
     return ThreadPoolExecutor(threads, "shared", lambda: setattr(_here, "working", True))
 
 
-class _Plain(CPUDispatcher):  # type: ignore[misc]
+class _PlainFirst(CPUDispatcher):  # type: ignore[misc]
     """A function until it is compiled."""
 
     _cache: Any  # of Numba's dispatchers
@@ -94,7 +94,7 @@ class _Plain(CPUDispatcher):  # type: ignore[misc]
     def __call__(self, *args: Any) -> Any:
         if _here.plain:
             return self.py_func(*args)
-        if self.spent > self._patience or _Plain.spent_by_all > MOST or _numbers(args) > SMALL:
+        if self.spent > self._patience or _PlainFirst.spent_by_all > MOST or _numbers(args) > SMALL:
             self.__class__ = CPUDispatcher  # type: ignore[assignment]
             return self(*args)
         _here.plain, since = True, time.thread_time()
@@ -106,7 +106,7 @@ class _Plain(CPUDispatcher):  # type: ignore[misc]
             event.end_event(_LOCK)  # type: ignore[no-untyped-call]
             _here.plain, spent = False, time.thread_time() - since
             self.spent += spent
-            _Plain.spent_by_all += spent
+            _PlainFirst.spent_by_all += spent
 
     @cached_property
     def _patience(self) -> float:
