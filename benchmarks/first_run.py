@@ -1,5 +1,6 @@
 """What a first call costs on a new machine: seconds of CPU of `graphopt.optimize` in a new process, for each task, with
-nothing compiled, and again with what that call compiled. The load of the machine stands beside."""
+nothing compiled, and again with what that call compiled. The load of the machine and the seconds that it takes for ten
+million additions in Python stand beside."""
 
 import argparse
 import os
@@ -7,6 +8,7 @@ import resource
 import subprocess
 import sys
 import tempfile
+import time
 from pathlib import Path
 
 PROGRAM = """
@@ -31,7 +33,12 @@ def cpu_seconds(task: str, cache: Path) -> float:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--tasks", nargs="+", default=TASKS, choices=TASKS)
-    print(f"load {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores\n{'task':22} {'first':>7} {'later':>7}  s of CPU")
+    begun, total = time.process_time(), 0
+    for number in range(10**7):
+        total += number
+    speed = f"ten million additions {time.process_time() - begun:.2f} s"
+    print(f"load {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores, {speed}")
+    print(f"{'task':22} {'first':>7} {'later':>7}  s of CPU")
     for task in parser.parse_args().tasks:
         with tempfile.TemporaryDirectory() as folder:
             first, later = (cpu_seconds(task, Path(folder)) for _ in range(2))
