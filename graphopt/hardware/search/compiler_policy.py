@@ -11,7 +11,7 @@ setting that leaves the simulator unmoved counts there as what is predicted of i
 both, as logarithms; of equals, those come first that set more knobs of how source is compiled.
 
 With a budget of 0 nothing is measured, and the answer is the code that is predicted to be fastest. Unless the predicted
-gain is large enough to be likely, the default stays.
+gain is large enough to be likely, the default stays. With a budget that code is what is measured first.
 
 Shape legend: N ops, H heads, P decisions.
 """
@@ -112,9 +112,10 @@ class CompilerPolicy(Optimizer):
     def solve(self, problem: AssignProblem) -> None:
         climb = Climb(problem, self.each, self.margin)
         told = _Told(problem, self.predict, self.simulate)
+        score, predicted = self._unmeasured(climb, told)
         if problem.evals_cap == 0:
-            return problem.commit(self._unmeasured(climb, told))
-        together, helped, came = list[Decision](), True, 0
+            return problem.commit(predicted if score < math.log1p(-self.sure) else problem.initial)
+        together, helped, came = [predicted], True, 0
         while problem.open:
             found = _distinct(candidates(problem, climb, told.simulated, came), self.considered)
             told.lower(told.promising(found, self.pool))
@@ -129,8 +130,9 @@ class CompilerPolicy(Optimizer):
             together = _measured(climb, tried)
             helped = climb.score < before
 
-    def _unmeasured(self, climb: Climb, told: "_Told") -> Decision:
-        """The first candidates around the default, then around what is predicted to be faster than it."""
+    def _unmeasured(self, climb: Climb, told: "_Told") -> tuple[float, Decision]:
+        """The fastest as predicted of the first candidates around the default, then around what is faster than it, with
+        the logarithm of its time over the default's."""
         score = 0.0
         for _ in range(UNMEASURED):
             told.lower(_distinct(candidates(told.problem, climb, told.simulated), self.pool))
@@ -138,7 +140,8 @@ class CompilerPolicy(Optimizer):
             if found >= score:
                 break
             score, climb.decision = found, decision
-        return climb.decision if score < math.log1p(-self.sure) else told.problem.initial
+        predicted, climb.decision = climb.decision, told.problem.initial
+        return score, predicted
 
 
 def _measured(climb: Climb, tried: Sequence[Decision]) -> list[Decision]:
