@@ -210,6 +210,12 @@ def test_without_evaluations_the_predicted_best_is_the_answer() -> None:
     assert by_policy(small, evals=0, pool=60).best_cost == 100.0  # 3.5 % are predicted: not enough
 
 
+@pytest.mark.parametrize("each", [1, 6])
+def test_what_it_would_answer_unmeasured_is_measured_first(each: int) -> None:
+    unmeasured, measured = (by_policy(BRINGS, evals=evals, pool=60, each=each) for evals in (0, 1))
+    assert measured.evals == 1 and measured.best_cost == unmeasured.best_cost == 65.0
+
+
 def test_misleading_predictions_cost_evaluations_and_no_more() -> None:
     wrong = {what: -brought for what, brought in BRINGS.items()}
     assert by_policy(wrong, evals=400).best_cost == 65.0
