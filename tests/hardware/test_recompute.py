@@ -1,5 +1,7 @@
 """What torch asks while it compiles: our solver and our partitioner, executed; bytes as the allocator reports them."""
 
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -160,3 +162,17 @@ def test_a_captured_step_has_what_torch_saves_by_itself() -> None:
 def test_a_module_without_gradients_is_refused() -> None:
     with pytest.raises(Exception, match="it has no gradient; give a module whose result is a loss"):
         capture_step(nn.Identity(), [torch.ones(4)], name="nothing", family="nothing")
+
+
+def test_pooling_is_split_in_a_process_that_lowered_nothing_before() -> None:
+    code = """
+import torch
+from graphopt.hardware.apply import recompute
+
+module = torch.nn.Sequential(torch.nn.Conv2d(1, 2, 3), torch.nn.MaxPool2d(2))
+torch._functorch.config.activation_memory_budget = 0.5
+torch.compile(module, backend=recompute.eager)(torch.ones(1, 1, 8, 8)).sum().backward()
+print(module[0].weight.grad.shape)
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.stdout.strip() == "torch.Size([2, 1, 3, 3])", done.stderr

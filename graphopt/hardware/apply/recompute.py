@@ -214,6 +214,7 @@ def eager_backend(partition: Callable[..., Any]) -> Callable[..., Any]:
     """A backend of `torch.compile` that runs both programs op by op, as `aot_eager_decomp_partition` does."""
     from torch._dynamo.backends.common import aot_autograd
     from torch._dynamo.backends.debugging import boxed_nop
+    from torch._inductor import lowering  # noqa: F401 # which the decomposition of pooling takes for loaded
     from torch._inductor.decomposition import select_decomp_table
 
     return aot_autograd(fw_compiler=boxed_nop, bw_compiler=boxed_nop, decompositions=select_decomp_table,
