@@ -10,8 +10,9 @@ a budget b limits that peak itself, to `lowest + b (default - lowest)`, and the 
     torch._inductor.config.custom_partitioner_fn = graphopt.hardware.apply.recompute.partitioner  # Inductor does, or
     torch.compile(model, backend=graphopt.hardware.apply.recompute.eager)  # without code generation
 
-torch asks the solver only where its own rules save more than the budget, the partitioner always: only with the latter
-does the peak never rise when the budget falls. Both leave to torch what they do not know (`_known`).
+torch asks the solver only where its own rules save more than the budget, the partitioner always. With the latter the
+peak of ops that run one by one never rises when the budget falls; that of fused code may. Both leave to torch what they
+do not know (`_known`).
 """
 
 import hashlib
