@@ -206,7 +206,8 @@ def figures(file: Path) -> Iterator[str]:
         own = {row["budget"]: row for row in rows if (row["module"], row["way"]) == (name, way)}
         if set(own) == set(BUDGETS):
             peaks, last = [own[b]["peak"] for b in BUDGETS], own[BUDGETS[-1]]
-            cells = [*(f"{peak / 1e6:.2f}" for peak in peaks), str(sum(b > (1 + LEAST) * a for a, b in pairwise(peaks))),
+            rises = sum(after > (1 + LEAST) * before for before, after in pairwise(peaks))
+            cells = [*(f"{peak / 1e6:.2f}" for peak in peaks), str(rises),
                      f"{last['plain_peak'] / 1e6:.2f}", f"{last['ratio']:.2f}",
                      f"{max(row['error'] for row in own.values()):.1e}", f"{last['plain_error']:.1e}"]  # fmt: skip
             yield f"| {name} | {way} | {' | '.join(cells)} |"
