@@ -50,7 +50,8 @@ else:
 
 SMALL = 10_000  # numbers in the arguments of a call
 LEAST, MOST = 0.1, 5.0  # seconds in plain Python before a function is compiled, and before all are
-PATIENCE, KEPT = 2e-4, 1e-5  # further ones for each byte of bytecode: a third of compiling it, of reading it
+PATIENCE = 2e-4  # further ones for each byte of bytecode: a third of compiling it
+KEPT = 0.05  # of these seconds, where compiled code is kept and only has to be read
 _LOCK = "numba:compiler_lock"  # what Numba's events name: held by a thread that compiles or reads
 Part = TypeVar("Part")
 Result = TypeVar("Result")
@@ -112,7 +113,8 @@ class _PlainFirst(CPUDispatcher):  # type: ignore[misc]
     def _patience(self) -> float:
         """Seconds. By the length of all that is compiled with it."""
         kept = Path(getattr(getattr(self._cache, "_cache_file", None), "_index_path", ""))
-        return LEAST + sum(map(len, _bytecode(self, {}).values())) * (KEPT if kept.is_file() else PATIENCE)
+        seconds = LEAST + PATIENCE * sum(map(len, _bytecode(self, {}).values()))
+        return seconds * KEPT if kept.is_file() else seconds
 
 
 def _bytecode(function: CPUDispatcher, found: dict[CPUDispatcher, bytes]) -> dict[CPUDispatcher, bytes]:
