@@ -7,9 +7,10 @@ installation and a data set of numbers; nothing else that it says is built.
 import json
 import math
 import shutil
+from bisect import bisect_left
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from functools import cached_property, lru_cache
+from functools import cache, cached_property, lru_cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, TypeVar, cast
@@ -31,7 +32,7 @@ from graphopt.graphs.readers.formats.graph_files import graph_content, load_grap
 from graphopt.problems.assignment import Choices, Pricing
 from graphopt.problems.cost_model import CostModel
 from graphopt.problems.problem import Decided, Equality, Solution, Task
-from graphopt.report.changes import Culprits, StepPrices, describe, parse_change, partition, reverted
+from graphopt.report.changes import Culprits, StepPrices, describe, parse_change, reverted
 from graphopt.run.config.build import machine_task_costs
 from graphopt.run.config.construct import construct
 from graphopt.run.config.stored import node_of
@@ -288,9 +289,11 @@ class Answer:
                                 "bisect takes answers of algo=taso, mcts or xrlflow")  # fmt: skip
         original: Program = self.decided.original if self.graph.program is None else program_of(self.graph)
         programs = [replayed(original, outputs) for outputs in retraced(original, task.rules, steps)]
+        told = cache(lambda step: disagreement(original, programs[step], Equality()))
         try:
-            wrong = partition(len(steps), lambda step: bool(disagreement(original, programs[step + 1], Equality())))
-            difference = "" if wrong is None else disagreement(original, programs[wrong + 1], Equality())
+            first = 0 if told(0) else bisect_left(range(len(programs)), True, key=lambda step: bool(told(step)))
+            difference = told(first) if first < len(programs) else ""
+            wrong = first - 1 if first and difference else None  # where the original has no telling outputs, no step
         except UserError as error:  # such as of an operator whose model is not at hand
             wrong, difference = None, str(error)
         if prices_programs(self.judge):  # measured ones run by turns

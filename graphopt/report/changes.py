@@ -3,7 +3,7 @@
 Shape legend: C ops that differ from the default, N ops, H heads.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -117,17 +117,6 @@ class StepPrices:
         least = max(BETTER, 2 * self.noise)
         step = int(np.argmax(self.change)) if len(self.rules) else 0
         return step if len(self.rules) and self.change[step] > least else None
-
-
-def partition(count: int, wrong: Callable[[int], bool]) -> int | None:
-    """The first of 0 .. count - 1 from which on all are wrong, by halves; None where the last is not."""
-    if not count or not wrong(count - 1):
-        return None
-    low, high = 0, count - 1
-    while low < high:
-        middle = (low + high) // 2
-        low, high = (low, middle) if wrong(middle) else (middle + 1, high)
-    return high
 
 
 def reverted(choices: Choices, ops: I64) -> NDArray[np.int16]:

@@ -18,8 +18,8 @@ from graphopt.hardware.measure.race import main as race_command
 from graphopt.hardware.measure.race import race, result_of
 from graphopt.hardware.measure.rounds import Runner, by_turns, rounds_in, timings_of
 from graphopt.hardware.measure.target import Ratio
-from graphopt.report.changes import partition
 from graphopt.report.decision import main as answer_command
+from graphopt.rewrite import equivalence, rewrite_problem
 from graphopt.rewrite.check import main as check_command
 from graphopt.rewrite.io import onnx_call
 from graphopt.rewrite.io.onnx_export import save_onnx
@@ -217,12 +217,24 @@ def test_bisect_names_the_step_that_costs(tmp_path: Path) -> None:
     assert slow.worst == 1 and replace(slow, noise=0.2).worst is None
 
 
-@pytest.mark.parametrize(("count", "first"), [(0, None), (1, None), (1, 0), (7, 3), (8, 7), (8, 0)])
-def test_the_first_that_is_wrong_is_found_by_halves(count: int, first: int | None) -> None:
-    asked = list[int]()
-
-    def wrong(place: int) -> bool:
-        asked.append(place)
-        return first is not None and place >= first
-
-    assert partition(count, wrong) == first and len(asked) <= 5
+@pytest.mark.parametrize("broken", [1, 2])
+def test_bisect_finds_the_step_that_makes_outputs_wrong(broken: int, tmp_path: Path,
+                                                        monkeypatch: pytest.MonkeyPatch) -> None:  # fmt: skip
+    b = ProgramBuilder()
+    save_onnx(
+        b.build(b.unary("relu", b.linear(b.unary("relu", b.linear(b.input((8, 64)), 64)), 64))), tmp_path / "m.onnx"
+    )
+    answer = graphopt.optimize(tmp_path / "m.onnx", task="rewrite", algo="taso", cost="flops", budget=40)
+    outputs = rewrite_problem.retraced(
+        answer.decided.original, answer.solution.task.rules, answer.decided.header["steps"]
+    )
+    assert len(outputs) > broken
+    bad = {outputs[step] for step in range(broken, len(outputs))}
+    monkeypatch.setattr(equivalence, "disagreement", lambda first, second, _: "off" if second.outputs in bad else "")
+    monkeypatch.setattr(rewrite_problem, "retraced", lambda *_: outputs)
+    monkeypatch.setattr("graphopt.rewrite.io.as_graph.program_of", lambda graph: answer.decided.original)
+    found = answer.step_prices()
+    assert (found.wrong, found.difference) == (broken - 1, "off")
+    monkeypatch.setattr(equivalence, "disagreement", lambda *_: "the original is not finite")
+    found = answer.step_prices()
+    assert (found.wrong, found.difference) == (None, "the original is not finite")
