@@ -21,6 +21,7 @@ from contextlib import contextmanager
 from copy import deepcopy
 from dataclasses import dataclass
 from hashlib import sha256
+from itertools import accumulate
 from operator import getitem
 from typing import Any, Literal, NamedTuple
 
@@ -329,6 +330,14 @@ def size_of(value: Tensor) -> int:
 class _Recorded(NamedTuple):
     peak: int  # bytes over what was there at the start
     workspace: list[int]
+
+
+def allocated_peak(run: Callable[[], object]) -> int:
+    """Most bytes that the allocator of CPUs had given out at any moment of a call, over those from before it."""
+    with profile(use_cpu=True, profile_memory=True) as profiler:
+        run()
+    tree: Any = profiler.kineto_results.experimental_event_tree()  # type: ignore[union-attr]
+    return max(0, *accumulate(change for _, _, change in sorted(_changes(tree))))
 
 
 def _on_cpu(values: Values) -> _Recorded:

@@ -105,11 +105,14 @@ class Front:
     def add(self, saved: Bool) -> Footprint:
         kept = complete(self.step, saved)
         new = footprint(self.step, kept, self.work)
+        self.insert(new, kept)
+        return new
+
+    def insert(self, new: Footprint, kept: Bool) -> None:
         if not any(old.peak <= new.peak and old.again <= new.again for old, _ in self.sets):
             self.sets = [pair for pair in self.sets if not (new.peak <= pair[0].peak and new.again <= pair[0].again)]
             self.sets.append((new, kept))
             self.sets.sort(key=lambda pair: pair[0].peak)
-        return new
 
     def within(self, limit: float) -> tuple[Footprint, Bool]:
         """The fastest set with at most so many bytes at its peak; the lowest peak where there is none."""

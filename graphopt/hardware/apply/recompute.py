@@ -15,12 +15,14 @@ peak of ops that run one by one never rises when the budget falls; that of fused
 do not know (`_known`).
 """
 
+import copy
 import hashlib
 import logging
 import operator
 import threading
+import warnings
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 from unittest import mock
 
@@ -35,11 +37,13 @@ from torch.fx import GraphModule, Node
 from torch.utils.checkpoint import CheckpointPolicy
 
 from graphopt.core import split
+from graphopt.core.graph import Bool, Graph, GraphError
 from graphopt.core.list_schedule import rough_seconds
 from graphopt.core.machine import Device
-from graphopt.core.split import Footprint, footprint, step_of
+from graphopt.core.split import Footprint, complete, footprint, step_of
 from graphopt.graphs.readers.pytorch.step_capture import read_step
-from graphopt.hardware.inductor import strided_reads
+from graphopt.hardware.inductor import fused_peak, strided_reads
+from graphopt.hardware.inductor.fused_peak import fused_peaks
 from graphopt.hardware.inductor.strided_reads import fix_strided_reads
 from graphopt.search import saved_sets
 from graphopt.search.saved_sets import Front, choose, search
@@ -51,16 +55,18 @@ CORE = Device(name="cpu", launch=2e-6, vector_flops=8e9, contraction_flops=60e9,
 SYMBOLS = (torch.SymInt, torch.SymFloat, torch.SymBool)
 _PATCHING = threading.RLock()
 KEPT = 16  # fronts
-_FRONTS: dict[str, tuple[Front, int]] = {}  # the front of a step answers all budgets
+_FRONTS: dict[str, tuple[Front, Footprint]] = {}  # with torch's own set; the front of a step answers all budgets
 
 
 @dataclass(frozen=True, kw_only=True)
 class RecomputeSettings:
-    """device: whose peaks say what computing again costs. evals: saved sets that walks may price. seed: of walks."""
+    """device: whose peaks say what computing again costs. evals: saved sets that walks may price. seed: of walks.
+    fused: of the best sets, how many TorchInductor lowers, so that their bytes are known; 0: ops run one by one."""
 
     device: Device
     evals: int
     seed: int
+    fused: int
 
 
 @dataclass(frozen=True)
@@ -74,8 +80,14 @@ class SavedSet:
     seconds: float  # of all ops once, by the device's peaks
 
 
-def choose_saved(graph: FxGraph, info: Any, forward: int, budget: float, settings: RecomputeSettings) -> SavedSet:
-    """The saved set of a joint graph. info: torch's `NodeInfo`. forward: outputs of the forward program."""
+Fuse = Callable[[Sequence[str]], tuple[int, int]]
+"""Names of saved nodes -> bytes at the worst moments of the fused programs (`fused_peaks`)."""
+
+
+def choose_saved(graph: FxGraph, info: Any, forward: int, budget: float, settings: RecomputeSettings,
+                 fuse: Fuse | None = None) -> SavedSet:  # fmt: skip
+    """The saved set of a joint graph. info: torch's `NodeInfo`. forward: outputs of the forward program. Without `fuse`
+    bytes are those of ops that run one by one."""
     # What torch saves when only time counts: its minimum cut with all of its rules.
     rules = partitioners.MinCutOptions(
         ban_if_used_far_apart=functorch.ban_recompute_used_far_apart,
@@ -87,17 +99,45 @@ def choose_saved(graph: FxGraph, info: Any, forward: int, budget: float, setting
     own = partitioners.solve_min_cut(graph, info, rules)[0]
     read = read_step(graph, set(info.tangents_closure), forward, own, name="step", family="step")
     step, work = step_of(read), rough_seconds(read, settings.device)
-    digest = hashlib.sha256(repr(settings).encode())
+    digest = hashlib.sha256(repr((settings, fuse is None)).encode())
     for array in (*step, work):
         digest.update(array.tobytes() + b"|")
     key = digest.hexdigest()
     if key not in _FRONTS:
         while len(_FRONTS) >= KEPT:
             del _FRONTS[next(iter(_FRONTS))]
-        _FRONTS[key] = search(step, work, [step.saved], evals=settings.evals, seed=settings.seed)
-    best, kept = choose(*_FRONTS[key], budget)
-    names = tuple(read.op_names[op] for op in np.flatnonzero(kept))
-    return SavedSet(names, best, footprint(step, step.saved, work), float(work.sum()))
+        front, _ = search(step, work, [step.saved], evals=settings.evals, seed=settings.seed)
+        kept = complete(step, step.saved)
+        _FRONTS[key] = front, footprint(step, kept, work)
+        if fuse is not None:
+            _FRONTS[key] = _fused(front, kept, lambda kept: fuse(_names(read, kept)), settings.fused)
+    front, default = _FRONTS[key]
+    best, kept = choose(front, default.peak, budget)
+    return SavedSet(_names(read, kept), best, default, float(work.sum()))
+
+
+def _names(read: Graph, kept: Bool) -> tuple[str, ...]:
+    return tuple(read.op_names[op] for op in np.flatnonzero(kept))
+
+
+def _fused(front: Front, own: Bool, peaks: Callable[[Bool], tuple[int, int]],
+           count: int) -> tuple[Front, Footprint]:  # fmt: skip
+    """The front of fused programs: of torch's own set and of others, evenly along the front of single ops. With it what
+    torch's own set costs. Where a set cannot be lowered, nothing is known of any, and the front stays as it is."""
+    found = Front(front.step, front.work)
+    places = np.unique(np.linspace(0, len(front.sets) - 1, count).round().astype(int))
+    default = footprint(front.step, own, front.work)
+    try:
+        for done, kept in enumerate([own, *(front.sets[place][1] for place in places)]):
+            log.info("lowering of saved set %d of %d", done + 1, len(places) + 1)
+            before, after = peaks(kept)
+            new = footprint(front.step, kept, front.work)._replace(forward=before, backward=after)
+            found.insert(new, kept)
+            default = default if done else new
+    except GraphError as error:
+        log.warning("bytes are those of ops that run one by one: %s", error)
+        return front, footprint(front.step, own, front.work)
+    return found, default
 
 
 def _known(graph: FxGraph) -> bool:
@@ -184,30 +224,50 @@ class Partitioner(CustomPartitionerFn):
     def __call__(
         self, gm: GraphModule, joint_inputs: Sequence[object], **kwargs: Any
     ) -> tuple[GraphModule, GraphModule]:
-        plain = partitioners.choose_saved_values_set
+        plain, outputs = partitioners.choose_saved_values_set, int(kwargs["num_fwd_outputs"])
+        fix_strided_reads(gm.graph)
+        kwargs.setdefault("compiler", "inductor")
+        untouched = _copied(gm)
+
+        def split(module: GraphModule, choice: Callable[..., list[Node]]) -> tuple[GraphModule, GraphModule]:
+            with _PATCHING, mock.patch.object(partitioners, "choose_saved_values_set", choice):
+                return partitioners.min_cut_rematerialization_partition(module, joint_inputs, **kwargs)
+
+        def fuse(names: Sequence[str]) -> tuple[int, int]:
+            given = split(_copied(untouched), lambda graph, info, **_: _nodes(graph, info, names))
+            return fused_peaks(*given, outputs)
 
         def ours(graph: FxGraph, info: Any, memory_budget: float = 1) -> list[Node]:
             if memory_budget >= 1 or not _known(graph):
                 return plain(graph, info, memory_budget=memory_budget)
-            self.found = choose_saved(graph, info, int(kwargs["num_fwd_outputs"]), memory_budget, self.settings)
-            nodes, saved = {node.name: node for node in graph.nodes}, list(info.inputs)
-            for name in self.found.nodes:  # of ops with several results, their parts
-                parts = [user for user in nodes[name].users if user.target is operator.getitem]
-                saved += parts or [nodes[name]]
-            return saved
+            lowers = fuse if self.settings.fused else None
+            self.found = choose_saved(graph, info, outputs, memory_budget, self.settings, lowers)
+            return _nodes(graph, info, self.found.nodes)
 
-        fix_strided_reads(gm.graph)
-        kwargs.setdefault("compiler", "inductor")
-        with _PATCHING, mock.patch.object(partitioners, "choose_saved_values_set", ours):
-            return partitioners.min_cut_rematerialization_partition(gm, joint_inputs, **kwargs)
+        return split(gm, ours)
 
     def uuid(self) -> Any:
         return _uuid(self.settings)
 
 
+def _copied(gm: GraphModule) -> GraphModule:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", FutureWarning)  # torch's, about its own copies
+        return copy.deepcopy(gm)
+
+
+def _nodes(graph: FxGraph, info: Any, names: Sequence[str]) -> list[Node]:
+    """What is handed to the backward program: its inputs, and of ops with several results their parts."""
+    nodes, saved = {node.name: node for node in graph.nodes}, list(info.inputs)
+    for name in names:
+        parts = [user for user in nodes[name].users if user.target is operator.getitem]
+        saved += parts or [nodes[name]]
+    return saved
+
+
 def _uuid(settings: RecomputeSettings) -> Any:
     """Changes with the code that decides, so that no stale program comes out of torch's caches."""
-    files = (__file__, *(str(module.__file__) for module in (split, saved_sets, strided_reads)))
+    files = (__file__, *(str(module.__file__) for module in (split, saved_sets, strided_reads, fused_peak)))
     return get_hash_for_files(files, extra=repr(settings))
 
 
@@ -222,7 +282,7 @@ def eager_backend(partition: Callable[..., Any]) -> Callable[..., Any]:
                         partition_fn=partition, keep_inference_input_mutations=True)  # fmt: skip
 
 
-SETTINGS = RecomputeSettings(device=CORE, evals=8000, seed=0)
+SETTINGS = RecomputeSettings(device=CORE, evals=8000, seed=0, fused=0)
 solver = BudgetSolver(SETTINGS)
-partitioner = Partitioner(SETTINGS)
-eager = eager_backend(partitioner)
+partitioner = Partitioner(replace(SETTINGS, fused=6))
+eager = eager_backend(Partitioner(SETTINGS))

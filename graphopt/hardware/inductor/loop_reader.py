@@ -20,10 +20,10 @@ from graphopt.hardware.inductor.lowering import (
     BASE,
     Request,
     Requests,
-    _in_words,
     _started,
     carried_out,
     check_version,
+    in_words,
     replaced,
 )
 
@@ -83,7 +83,7 @@ def loop_program(program: FxProgram, free: Sequence[str]) -> LoopProgram:
     """free: names of the nodes whose values may be stored or not. Raises GraphError."""
     check_version()
     asked = _HintRecorder(free)
-    with _in_words(), config.patch(BASE), _started(program) as (graph, examples), carried_out(asked):
+    with in_words(), config.patch(BASE), _started(program) as (graph, examples), carried_out(asked):
         with _watching(asked):
             graph.run(*examples)
         graph._update_scheduler()

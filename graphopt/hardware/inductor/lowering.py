@@ -219,7 +219,7 @@ def lower(program: FxProgram, requests: Mapping[str, Request], knobs: Mapping[st
     check_version()
     start, settings, asked = thread_time(), options(knobs), Requests(requests)
     chosen = config.patch({**BASE, **settings})
-    with _in_words(), chosen, _started(program) as (graph, examples), carried_out(asked), _set_once():
+    with in_words(), chosen, _started(program) as (graph, examples), carried_out(asked), _set_once():
         graph.run(*examples)
         stored = asked.stored
         code = graph.codegen()[0].value
@@ -240,13 +240,13 @@ def own_choices(program: FxProgram) -> dict[str, bool]:
 
 def _run(program: FxProgram, asked: Requests) -> Requests:
     """Lowers without writing code."""
-    with _in_words(), config.patch(BASE), _started(program) as (graph, examples), carried_out(asked):
+    with in_words(), config.patch(BASE), _started(program) as (graph, examples), carried_out(asked):
         graph.run(*examples)
     return asked
 
 
 @contextmanager
-def _in_words() -> Iterator[None]:
+def in_words() -> Iterator[None]:
     """Raises GraphError for whatever goes wrong in the block."""
     try:
         yield
