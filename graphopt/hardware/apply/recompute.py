@@ -11,8 +11,8 @@ a budget b limits that peak itself, to `lowest + b (default - lowest)`, and the 
     torch.compile(model, backend=graphopt.hardware.apply.recompute.eager)  # without code generation
 
 torch asks the solver only where its own rules save more than the budget, the partitioner always. With the latter the
-peak of ops that run one by one never rises when the budget falls; that of fused code may. Both leave to torch what they
-do not know (`_known`).
+peak does not rise when the budget falls. `eager` and `solver` count what ops hold that run one by one, `partitioner`
+what fused code does (`fused_peaks`). All leave to torch what they do not know (`_known`).
 """
 
 import copy

@@ -28,7 +28,7 @@ Strides = dict[str, tuple[int, ...]]
 Values = list[tuple[str, Any]]  # of placeholders: a name, and a fake tensor or what else is given
 
 
-class _Code(NamedTuple):
+class _CallingCode(NamedTuple):
     """constants: by name, which the source reads. strides: of results, None of what is no tensor."""
 
     source: str
@@ -36,7 +36,7 @@ class _Code(NamedTuple):
     strides: list[tuple[int, ...] | None]
 
 
-class _Written(BaseException):
+class _CodeStands(BaseException):
     """The code stands; no kernel need be compiled."""
 
 
@@ -82,16 +82,16 @@ def _laid_out(value: Any, stride: tuple[int, ...] | None) -> Any:
     return torch.empty_strided(value.shape, stride, dtype=value.dtype, device=value.device)
 
 
-def _code(gm: GraphModule, values: Values, outputs: int, *, backward: bool) -> _Code:
-    found, write = list[_Code](), GraphLowering.codegen
+def _code(gm: GraphModule, values: Values, outputs: int, *, backward: bool) -> _CallingCode:
+    found, write = list[_CallingCode](), GraphLowering.codegen
 
     def codegen(graph: GraphLowering) -> Any:
         source = write(graph)[0].value
-        found.append(_Code(source, dict(graph.constants), [_stride(out) for out in graph.graph_outputs]))
-        raise _Written
+        found.append(_CallingCode(source, dict(graph.constants), [_stride(out) for out in graph.graph_outputs]))
+        raise _CodeStands
 
     gm.graph.output_node().meta["user_visible_output_idxs"] = list(range(outputs))
-    with config.patch(SCALAR), mock.patch.object(GraphLowering, "codegen", codegen), suppress(_Written):
+    with config.patch(SCALAR), mock.patch.object(GraphLowering, "codegen", codegen), suppress(_CodeStands):
         compile_fx_inner(gm, [value for _, value in values], is_backward=backward)
     return found[0]
 
@@ -101,7 +101,7 @@ def _stride(out: Any) -> tuple[int, ...] | None:
     return tuple(int(s) for s in out.get_layout().stride) if laid else None  # type: ignore[attr-defined]
 
 
-def _ran(code: _Code, values: Values, keeps: Callable[[str], bool]) -> tuple[int, list[Any]]:
+def _ran(code: _CallingCode, values: Values, keeps: Callable[[str], bool]) -> tuple[int, list[Any]]:
     """(bytes at the worst moment over parameters and inputs, results). keeps: which of the values by name the caller
     keeps; the program frees the others after their last use."""
     space: dict[str, Any] = {"__name__": __name__, **code.constants}
