@@ -104,6 +104,11 @@ def test_without_a_decision_the_code_is_inductors() -> None:
     assert [digest_of(source) for source in made] == [digest_of(source) for source in usual]
 
 
+def test_a_graph_without_a_choice_is_left_to_inductor() -> None:
+    product = torch.compile(torch.mm, backend="graphopt")
+    assert torch.equal(product(X.T, X), torch.mm(X.T, X))
+
+
 @pytest.fixture(scope="module")
 def best() -> Optimized:
     """Two evaluations of a tiny graph, judged by the process that searched: the parts together, not good times."""

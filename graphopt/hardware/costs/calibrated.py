@@ -79,15 +79,15 @@ class Calibrated(CostModel):
         """Of a graph's program, which is lowered once. Raises UserError for graphs that no compiler was asked about."""
         if graph in self._estimates:
             return self._estimates[graph]
-        own = compiler_choice(graph)
-        if own is None or graph.program is None:
+        own = compiler_choice(graph)  # None as well where no op has a choice
+        if graph.program is None:
             raise UserError(
                 f"cost=calibrated prices what TorchInductor lowers, and {graph.name} is not: choose dataset=lowered"
             )
         from graphopt.graphs.readers.pytorch.program_file import unpacked_program
         from graphopt.hardware.inductor.loop_reader import loop_program
 
-        names = [graph.op_names[op] for op in np.flatnonzero(own.free).tolist()]
+        names = [] if own is None else [graph.op_names[op] for op in np.flatnonzero(own.free).tolist()]
         self._estimates[graph] = Estimate(loop_program(unpacked_program(graph.program, graph.name), names))
         return self._estimates[graph]
 
