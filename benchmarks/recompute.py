@@ -136,7 +136,7 @@ def step(module: nn.Module, x: Tensor) -> list[Tensor]:
 
 
 def peak_of(run: Callable[[], object]) -> int:
-    """Bytes."""
+    """Bytes. Gradients of before must be gone, since their end would count otherwise."""
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], profile_memory=True) as profile:
         run()
     events = profile.profiler.kineto_results.events()  # type: ignore[union-attr]
@@ -174,6 +174,9 @@ def measured(name: str, way: str, budget: float) -> dict[str, Any]:
             run()
             taken[which].append(time.thread_time() - begun)
     ratio = median(a / b for a, b in zip(taken["ours"], taken["plain"], strict=True))
+    del gradients
+    module.zero_grad()
+    plain.zero_grad()
     return {"module": name, "way": way, "budget": budget, "peak": peak_of(runs["ours"]), "ratio": ratio,
             "plain_peak": peak_of(runs["plain"]), "error": error, "plain_error": usual}  # fmt: skip
 
