@@ -17,7 +17,17 @@ from graphopt.hardware.search.compiler_policy import CompilerPolicy, Predicted, 
 from graphopt.problems.assignment import AssignProblem
 from graphopt.problems.cost_model import CostModel, Prices
 from graphopt.problems.optimizer import solve
-from graphopt.search.fusion.compiler_search import MASKS, NEAR, Climb, CompilerSearch, Stage, rules
+from graphopt.search.fusion.compiler_search import (
+    MASKS,
+    NEAR,
+    Changes,
+    Climb,
+    CompilerSearch,
+    Stage,
+    changed,
+    knob_columns,
+    rules,
+)
 
 CORE = Device(name="cpu", launch=1e-6, vector_flops=1e11, contraction_flops=3e11, bandwidth=2e10)
 ONE = Machine(name="one", devices=(CORE,))
@@ -107,6 +117,20 @@ def test_single_ops_that_several_read_are_flipped(op: str) -> None:
     """Storing one of three alike ops helps, all three do not: only a flip finds it."""
     brings = {(op, 0): -3.0, **{(f"mul{i}", 0): 2.0 for i in range(3) if f"mul{i}" != op}}
     assert solved(brings, evals=80).best_cost == 97.0
+
+
+def test_parts_of_the_best_decision_that_bring_nothing_are_taken_back() -> None:
+    graph, task = rows_and_scale(), fusion(ONE, numerics="close")
+    brings = {("rsqrt0", 0): -5.0, ("mul0", 0): 2.0, (KNOBS[0].name, 1): 1.0}
+    problem = task.open(graph, Table(brings), evals=24)
+    climb = Climb(problem, 4, 0.001)
+    asked: Changes = [(graph.op_names.index(op), climb.head, 0) for op in ("rsqrt0", "rsqrt1", "mul0")]
+    decision = changed(problem.initial, [*asked, (0, knob_columns(problem)[0], 1)])
+    assert decision is not None
+    climb.measure(decision[None])
+    assert climb.score == 98.0
+    climb.take_back()  # the knob, the two scales, the product; then the knob and the product together
+    assert climb.score == 95.0 and problem.evals == 5
 
 
 # --- Which plans are sampled to fit and judge cost models: some near the default, others up to random.

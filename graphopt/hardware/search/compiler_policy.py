@@ -11,13 +11,15 @@ setting that leaves the simulator unmoved counts there as what is predicted of i
 both, as logarithms; of equals, those come first that set more knobs of how source is compiled.
 
 With a budget of 0 nothing is measured, and the answer is the code that is predicted to be fastest. Unless the predicted
-gain is large enough to be likely, the default stays. With a budget that code is what is measured first.
+gain is large enough to be likely, the default stays. With a budget that code is what is measured first. The last
+evaluations are those of `compiler_search`: they take back parts of the best decision.
 
 Shape legend: N ops, H heads, P decisions.
 """
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from itertools import product
 from typing import Annotated, NamedTuple
 
@@ -32,7 +34,15 @@ from graphopt.hardware.costs.inductor import Learned
 from graphopt.hardware.requests import request_of
 from graphopt.problems.assignment import AssignProblem
 from graphopt.problems.optimizer import Optimizer
-from graphopt.search.fusion.compiler_search import Changes, Climb, changed, knob_columns, rules, single_knobs
+from graphopt.search.fusion.compiler_search import (
+    Changes,
+    Climb,
+    OnlySpare,
+    changed,
+    knob_columns,
+    rules,
+    single_knobs,
+)
 from graphopt.search.walks.moves import alike
 
 SIZES = (1, 2, 3, 5, 8, 13, 21, 34, 55, 89)  # ops that are simulated to help, together
@@ -115,7 +125,12 @@ class CompilerPolicy(Optimizer):
         score, predicted = self._unmeasured(climb, told)
         if problem.evals_cap == 0:
             return problem.commit(predicted if score < math.log1p(-self.sure) else problem.initial)
-        together, helped, came = [predicted], True, 0
+        with suppress(OnlySpare):
+            self._rounds(climb, told, predicted)
+        climb.take_back()
+
+    def _rounds(self, climb: Climb, told: "_Told", predicted: Decision) -> None:
+        problem, together, helped, came = told.problem, [predicted], True, 0
         while problem.open:
             found = _distinct(candidates(problem, climb, told.simulated, came), self.considered)
             told.lower(told.promising(found, self.pool))

@@ -2,12 +2,13 @@
 
 The search never leaves the default's neighbourhood. It tries single knobs, those that help together, rules that store
 or inline many ops at once, and rules with knobs. Then come classes of alike ops, then flips of one to three ops that
-several others read.
+several others read. The last evaluations take back parts of the best decision, since some bring nothing.
 
 Shape legend: N ops, H heads.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from itertools import product
 from typing import Literal, NamedTuple
 
@@ -72,6 +73,7 @@ def widest_reader(graph: Graph) -> F64:
 Stage = Literal["knobs", "combine", "sweep", "rules", "retune", "classes", "cuts", "flips", "masks", "near"]
 Order = Literal["bytes", "random"]
 LARGEST_FLIP = 3
+SPARE = 6  # one in so many evaluations, at most, is for taking back
 
 
 MASKS, NEAR = 30, 32  # plans of a sample
@@ -101,8 +103,10 @@ class CompilerSearch(Optimizer):
 
     def solve(self, problem: AssignProblem) -> None:
         climb = Climb(problem, self.batch, self.margin)
-        for stage in self.stages:
-            getattr(self, f"_{stage}")(problem, climb)
+        with suppress(OnlySpare):
+            for stage in self.stages:
+                getattr(self, f"_{stage}")(problem, climb)
+        climb.take_back()
 
     def _knobs(self, problem: AssignProblem, climb: "Climb") -> None:
         climb.alone(single_knobs(problem))
@@ -184,6 +188,10 @@ Changes = Sequence[tuple[int, int, int]]
 """(op, head, choice) of each slot that becomes another."""
 
 
+class OnlySpare(Exception):
+    """The evaluations that are left are those for taking back."""
+
+
 class Climb:
     """The best decision so far, and what single changes of the default brought."""
 
@@ -193,6 +201,7 @@ class Climb:
         self.head = problem.task.column(Role.FUSION)
         self.free: Bool = problem.task.mask(problem.graph)[:, self.head]
         self._gain: list[tuple[float, Changes]] = []
+        self._priced, self._spares = set[bytes](), True
 
     def fusion(self, ops: I64, choice: int) -> Changes:
         return [(int(op), self.head, choice) for op in ops]
@@ -231,12 +240,46 @@ class Climb:
         return [part for cost, (part, _) in zip(costs, new) if cost < before * (1.0 - self.margin)]
 
     def measure(self, decisions: Decisions) -> F64:
-        """Prices decisions [P, N, H] together, and takes the best of them if it is better than the best so far."""
+        """Prices decisions [P, N, H] together, and takes the best of them if it is better than the best so far. Prices
+        fewer, and at last raises OnlySpare, where evaluations are to be left for taking back."""
+        spare = min(len(self._parts()) + 1, self.problem.evals_cap // SPARE) if self._spares else 0
+        if spare > 1:
+            decisions = decisions[: max(0, self.problem.remaining - spare)]
+            if not len(decisions):
+                raise OnlySpare
+        self._priced.update(decision.tobytes() for decision in decisions)
         costs = self.problem.cost(decisions)
         best = int(np.argmin(costs))
         if costs[best] < self.score * (1.0 - self.margin):
             self.decision, self.score = decisions[best], float(costs[best])
         return costs
+
+    def take_back(self) -> None:
+        """Prices the best decision without each of its parts, then without all that it is no slower without."""
+        parts, self._spares = self._parts(), False
+        best, score, initial = self.decision, self.score, self.problem.initial
+        fresh = [part for part in parts if np.where(part, initial, best).tobytes() not in self._priced]
+        fresh = fresh[: max(0, self.problem.remaining - 1)]
+        if fresh:
+            costs = self.measure(np.stack([np.where(part, initial, best) for part in fresh]))
+            idle = [part for part, cost in zip(fresh, costs) if cost <= score * (1.0 + self.margin)]
+            if len(idle) > 1 and self.problem.open:
+                self.measure(np.where(np.any(idle, 0), initial, best)[None])
+
+    def _parts(self) -> list[Bool]:
+        """[N, H] slots in which the best decision differs from the default: each knob, then the ops of each class of
+        alike ones. Of one part alone nothing is left to ask, since without it the decision is the default."""
+        differs = self.decision != self.problem.initial
+        knobs, column = knob_columns(self.problem), np.arange(differs.shape[1])
+        parts = [differs & (column == knob) for knob in knobs]
+        ops = differs & ~np.isin(column, knobs)
+        graph, left = self.problem.graph, ops.any(1)
+        for of in next(alike(graph, left, 0), []):
+            parts.append(ops & np.isin(np.arange(graph.num_ops), of)[:, None])
+            left = left & ~np.isin(np.arange(graph.num_ops), of)
+        parts += [ops & (np.arange(graph.num_ops) == op)[:, None] for op in np.flatnonzero(left)]
+        found = [part for part in parts if part.any()]
+        return found if len(found) > 1 else []
 
 
 def changed(base: Decision, changes: Changes) -> Decision | None:
