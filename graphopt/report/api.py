@@ -90,8 +90,8 @@ def optimize(  # type: ignore[misc]  # overloads name what decides the result's 
             `facts["algo"]` names it.
         machine: the machine that is simulated; None: the task's usual one.
         objective: runtime, peak_memory or max_load; None: the cost model's own.
-        budget: evaluations, with `cost="inductor"` for each graph; None: 1,000, or 40 with `cost="inductor"`, where
-            0 means `algo=compiler_policy`, which predicts times.
+        budget: evaluations, with `cost="inductor"` for each graph; None: 1,000, or 16 with `cost="inductor"`. With 0
+            times are predicted there.
         seconds: cap on the time of the search.
         seed: of weights, samples and searches.
         ckpt: of algorithms that learn: a checkpoint, or `pretrained`.
@@ -122,9 +122,8 @@ def optimize(  # type: ignore[misc]  # overloads name what decides the result's 
             given, held = _model(model, example_inputs, task, backward)
             told = [*words, *_optional("task.numerics", numerics), *given]
             return _solved(_decided(_with_settings(settings, told)), held)
-        usual = "compiler_search" if budget != 0 else "compiler_policy"
-        words = _words(task, algo or usual, machine or "cpu_gpu", objective, 40 if budget is None else budget, seconds,
-                       seed, ckpt)  # fmt: skip
+        budget = 16 if budget is None else budget
+        words = _words(task, algo or "compiler_policy", machine or "cpu_gpu", objective, budget, seconds, seed, ckpt)
         told = [f"cost={cost}", f"cost@judge={cost}", "judge.fresh_processes=3", f"task.numerics={numerics or 'equal'}",
                 f"cost.allocator={allocator}", f"judge.allocator={allocator}"]  # fmt: skip
         from torch import nn

@@ -1,5 +1,6 @@
 """ONNX nodes and torch modules as programs."""
 
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ from torch import Tensor, nn
 
 from graphopt.core.errors import UserError
 from graphopt.graphs.readers.pytorch.capture import capture, fake_mode
-from graphopt.rewrite.equivalence import check_equivalence
+from graphopt.rewrite.equivalence import check_equivalence, run_onnx
 from graphopt.rewrite.io.as_graph import program_of
 from graphopt.rewrite.io.onnx_export import save_onnx
 from graphopt.rewrite.io.onnx_import import import_onnx
@@ -326,6 +327,26 @@ def test_what_onnx_lacks_says_so_and_runs_all_the_same() -> None:
     assert y.tolist() == [0, 1, 2]
     with pytest.raises(UserError, match=r"operator aten\.sort has no ONNX form here"):
         exported(program)
+
+
+@pytest.mark.parametrize("call", [
+    nn.functional.hardswish, nn.functional.leaky_relu, lambda x: x.softmax(1), lambda x: x.amax(1),
+    lambda x: x.sum((0, 2), keepdim=True) - x.mean(2, keepdim=True), lambda x: x[:, -1] / 3, lambda x: x[:, 1:3, ::2],
+    lambda x: (x.abs() + 0.5).sqrt() ** 2, lambda x: torch.maximum(x.exp(), x.amin((1, 2), True)),
+    lambda x: x.clamp(max=0.5), lambda x: torch.erf(x).neg(),
+], ids=lambda call: getattr(call, "__name__", ""))  # fmt: skip
+def test_calls_that_rewriting_leaves_alone_are_written(call: Callable[[Tensor], Tensor]) -> None:
+    pytest.importorskip("onnxruntime", reason="needs the extra onnx")
+
+    class Calling(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            return torch.relu(call(x)) + 1
+
+    x = torch.randn(2, 4, 6, generator=torch.Generator().manual_seed(0))
+    program = import_torch(Calling(), (x,))
+    assert any(name.startswith("aten.") for name in ops(program))
+    (made,) = run_onnx(exported(program), {str(program.terms.operation[program.inputs[0]].params[0]): x.numpy()})
+    assert gap([Calling()(x).numpy()], [made]) < 1e-5
 
 
 @pytest.mark.parametrize("opset", [1, 6, 7, 13])

@@ -160,7 +160,7 @@ class _Export:
             outputs = [self.names[made[i]] if i in made else self.fresh("t")
                        for i in range(len(self.terms.types[term]))]  # fmt: skip
             if operation.name == "opaque":
-                self._opaque(operation, inputs, outputs)
+                self._opaque(term, inputs, outputs)
             elif self.opset < 13:
                 self.node("Split", inputs, outputs, axis=operation.params[0], split=operation.params[1])
             else:
@@ -170,9 +170,14 @@ class _Export:
         shapes = [self.terms.shape(i) for i in self.terms.inputs[term]]
         WRITERS[operation.name](OnnxWriting(self, operation, inputs, shapes, name))
 
-    def _opaque(self, operation: Operation, inputs: list[str], outputs: list[str]) -> None:
-        call = self.program.opaque[operation.params[0]]
+    def _opaque(self, term: int, inputs: list[str], outputs: list[str]) -> None:
+        call = self.program.opaque[self.terms.operation[term].params[0]]
         if not isinstance(call, OnnxCall):
+            from graphopt.rewrite.io.torch_forms import write_call  # torch
+
+            given = [self.terms.type_of(i) for i in self.terms.inputs[term]]
+            if write_call(self, call, inputs, given, outputs, self.terms.types[term][0]):
+                return
             raise UserError(f"operator {call.label} has no ONNX form here; export the module with torch.onnx and give "
                             "that file (dataset=onnx), or price its ops one by one: cost=profiled")  # fmt: skip
         node, constants = call.placed(inputs, outputs, self.fresh("opaque"))

@@ -1,0 +1,74 @@
+"""ONNX forms of calls of torch operators that rewriting leaves alone, of programs that came from a torch module."""
+
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
+
+from graphopt.rewrite.io.torch_import import Slot, TorchCall
+from graphopt.rewrite.ir.vocabulary import TensorType
+
+ELEMENTWISE = {"abs": "Abs", "cos": "Cos", "div": "Div", "erf": "Erf", "exp": "Exp", "log": "Log", "maximum": "Max",
+               "minimum": "Min", "neg": "Neg", "pow": "Pow", "reciprocal": "Reciprocal", "sin": "Sin", "sqrt": "Sqrt",
+               "sub": "Sub"}  # fmt: skip
+COMPARISONS = {"eq": "Equal", "ge": "GreaterOrEqual", "gt": "Greater", "le": "LessOrEqual", "lt": "Less"}
+REDUCTIONS = {"amax": "ReduceMax", "amin": "ReduceMin", "mean": "ReduceMean", "sum": "ReduceSum"}
+
+
+class Writing(Protocol):
+    """The model that is written."""
+
+    opset: int
+
+    def node(self, operator: str, inputs: Sequence[str], outputs: Sequence[str] | None = None,
+             **attributes: Any) -> str: ...  # fmt: skip
+
+    def constant(self, values: Any, dtype: Any = ...) -> str: ...
+
+
+def write_call(onnx: Writing, call: TorchCall, names: Sequence[str], given: Sequence[TensorType],
+               outputs: Sequence[str], made: TensorType) -> bool:  # fmt: skip
+    """Adds the nodes of a call with one result `made`; False for a call that has no form here. names, given: of the
+    tensors that it takes."""
+    kinds = [kind.dtype for kind in (given[1:] if call.name == "where" else given)]
+    dtype = kinds[0] if kinds and call.name in COMPARISONS else made.dtype
+    if call.kwargs or len(outputs) != 1 or any(kind != dtype for kind in kinds) or onnx.opset < 13:
+        return False
+    args, result = call.args, list(outputs)
+
+    def operand(arg: Any) -> str:
+        return names[arg.index] if isinstance(arg, Slot) else onnx.constant(arg, dtype)
+
+    def bound(position: int) -> str:
+        return operand(args[position]) if len(args) > position and args[position] is not None else ""
+
+    def numbers(position: int, usual: Any) -> Any:
+        return args[position] if len(args) > position and args[position] is not None else usual
+
+    def reduce() -> None:
+        axes, keep = [axis % len(given[0].shape) for axis in numbers(1, ())], int(numbers(2, False))
+        if call.name == "sum" or onnx.opset >= 18:
+            onnx.node(REDUCTIONS[call.name], [names[0], onnx.constant(axes)], result, keepdims=keep)
+        else:
+            onnx.node(REDUCTIONS[call.name], names, result, axes=axes, keepdims=keep)
+
+    def select() -> None:
+        axis = args[1] % len(given[0].shape)
+        onnx.node("Gather", [names[0], onnx.constant(args[2] % given[0].shape[axis])], result, axis=axis)
+
+    def slice_() -> None:
+        ends = (numbers(2, 0), numbers(3, 2**62), numbers(1, 0), numbers(4, 1))
+        onnx.node("Slice", [names[0], *(onnx.constant([end]) for end in ends)], result)
+
+    alike = {**ELEMENTWISE, **COMPARISONS, "where": "Where"}
+    forms: dict[str, Callable[[], object]] = {
+        **dict.fromkeys(alike, lambda: onnx.node(alike[call.name], [operand(arg) for arg in args], result)),
+        **dict.fromkeys(REDUCTIONS, reduce),
+        **dict.fromkeys(("clamp", "hardtanh"), lambda: onnx.node("Clip", [names[0], bound(1), bound(2)], result)),
+        "leaky_relu": lambda: onnx.node("LeakyRelu", names, result, alpha=float(numbers(1, 0.01))),
+        "_softmax": lambda: onnx.node("Softmax", names, result, axis=args[1]),
+        "select": select,
+        "slice": slice_,
+    }
+    if call.name not in forms or (call.name in REDUCTIONS and not numbers(1, ())):
+        return False
+    forms[call.name]()
+    return True
