@@ -90,7 +90,7 @@ def optimize(  # type: ignore[misc]  # overloads name what decides the result's 
             `facts["algo"]` names it.
         machine: the machine that is simulated; None: the task's usual one.
         objective: runtime, peak_memory or max_load; None: the cost model's own.
-        budget: evaluations, with `cost="inductor"` for each graph; None: 1,000, or 16 with `cost="inductor"`. With 0
+        budget: evaluations, with `cost="inductor"` for each graph; None: 1,000, or 12 with `cost="inductor"`. With 0
             times are predicted there.
         seconds: cap on the time of the search.
         seed: of weights, samples and searches.
@@ -122,7 +122,7 @@ def optimize(  # type: ignore[misc]  # overloads name what decides the result's 
             given, held = _model(model, example_inputs, task, backward)
             told = [*words, *_optional("task.numerics", numerics), *given]
             return _solved(_decided(_with_settings(settings, told)), held)
-        budget = 16 if budget is None else budget
+        budget = 12 if budget is None else budget
         words = _words(task, algo or "compiler_policy", machine or "cpu_gpu", objective, budget, seconds, seed, ckpt)
         told = [f"cost={cost}", f"cost@judge={cost}", "judge.fresh_processes=3", f"task.numerics={numerics or 'equal'}",
                 f"cost.allocator={allocator}", f"judge.allocator={allocator}"]  # fmt: skip
