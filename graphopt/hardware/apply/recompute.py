@@ -37,6 +37,7 @@ from torch.fx import GraphModule, Node
 from torch.utils.checkpoint import CheckpointPolicy
 
 from graphopt.core import split
+from graphopt.core.errors import UserError
 from graphopt.core.graph import Bool, Graph, GraphError
 from graphopt.core.list_schedule import rough_seconds
 from graphopt.core.machine import Device
@@ -134,7 +135,7 @@ def _fused(front: Front, own: Bool, peaks: Callable[[Bool], tuple[int, int]],
             new = footprint(front.step, kept, front.work)._replace(forward=before, backward=after)
             found.insert(new, kept)
             default = default if done else new
-    except GraphError as error:
+    except (GraphError, UserError) as error:
         log.warning("bytes are those of ops that run one by one: %s", error)
         return front, footprint(front.step, own, front.work)
     return found, default
