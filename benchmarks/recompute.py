@@ -135,24 +135,13 @@ def step(module: nn.Module, x: Tensor) -> list[Tensor]:
     return [p.grad for p in module.parameters() if p.grad is not None]
 
 
-def peak_of(run: Callable[[], object]) -> int:
-    """Bytes. Gradients of before must be gone, since their end would count otherwise."""
-    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], profile_memory=True) as profile:
-        run()
-    events = profile.profiler.kineto_results.events()  # type: ignore[union-attr]
-    now = most = 0
-    for event in sorted((e for e in events if e.name() == "[memory]"), key=lambda e: e.start_ns()):
-        now += event.nbytes()
-        most = max(most, now)
-    return most
-
-
 def error_of(found: list[Tensor], known: list[Tensor]) -> float:
     return max(float((a.double() - b).abs().max() / b.abs().max()) for a, b in zip(found, known, strict=True))
 
 
 def measured(name: str, way: str, budget: float) -> dict[str, Any]:
     from graphopt.hardware.apply import recompute
+    from graphopt.hardware.program_run import allocated_peak
 
     torch.set_num_threads(1)
     torch.manual_seed(0)
@@ -174,11 +163,11 @@ def measured(name: str, way: str, budget: float) -> dict[str, Any]:
             run()
             taken[which].append(time.thread_time() - begun)
     ratio = median(a / b for a, b in zip(taken["ours"], taken["plain"], strict=True))
-    del gradients
+    del gradients  # the end of what was made before would count
     module.zero_grad()
     plain.zero_grad()
-    return {"module": name, "way": way, "budget": budget, "peak": peak_of(runs["ours"]), "ratio": ratio,
-            "plain_peak": peak_of(runs["plain"]), "error": error, "plain_error": usual}  # fmt: skip
+    return {"module": name, "way": way, "budget": budget, "peak": allocated_peak(runs["ours"]), "ratio": ratio,
+            "plain_peak": allocated_peak(runs["plain"]), "error": error, "plain_error": usual}  # fmt: skip
 
 
 def rows_of(file: Path) -> list[dict[str, Any]]:

@@ -123,7 +123,8 @@ def optimize(  # type: ignore[misc]  # overloads name what decides the result's 
             told = [*words, *_optional("task.numerics", numerics), *given]
             return _solved(_decided(_with_settings(settings, told)), held)
         budget = 12 if budget is None else budget
-        words = _words(task, algo or "compiler_policy", machine or "cpu_gpu", objective, budget, seconds, seed, ckpt)
+        algo = "compiler_policy" if algo in (None, AUTO) else algo
+        words = _words(task, algo, machine or "cpu_gpu", objective, budget, seconds, seed, ckpt)
         told = [f"cost={cost}", f"cost@judge={cost}", "judge.fresh_processes=3", f"task.numerics={numerics or 'equal'}",
                 f"cost.allocator={allocator}", f"judge.allocator={allocator}"]  # fmt: skip
         from torch import nn

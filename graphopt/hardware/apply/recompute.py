@@ -108,10 +108,9 @@ def choose_saved(graph: FxGraph, info: Any, forward: int, budget: float, setting
         while len(_FRONTS) >= KEPT:
             del _FRONTS[next(iter(_FRONTS))]
         front, _ = search(step, work, [step.saved], evals=settings.evals, seed=settings.seed)
-        kept = complete(step, step.saved)
-        _FRONTS[key] = front, footprint(step, kept, work)
-        if fuse is not None:
-            _FRONTS[key] = _fused(front, kept, lambda kept: fuse(_names(read, kept)), settings.fused)
+        kept, default = complete(step, step.saved), footprint(step, step.saved, work)
+        peaks = None if fuse is None else lambda kept: fuse(_names(read, kept))
+        _FRONTS[key] = (front, default) if peaks is None else _fused(front, kept, default, peaks, settings.fused)
     front, default = _FRONTS[key]
     best, kept = choose(front, default.peak, budget)
     return SavedSet(_names(read, kept), best, default, float(work.sum()))
@@ -121,24 +120,23 @@ def _names(read: Graph, kept: Bool) -> tuple[str, ...]:
     return tuple(read.op_names[op] for op in np.flatnonzero(kept))
 
 
-def _fused(front: Front, own: Bool, peaks: Callable[[Bool], tuple[int, int]],
+def _fused(front: Front, own: Bool, default: Footprint, peaks: Callable[[Bool], tuple[int, int]],
            count: int) -> tuple[Front, Footprint]:  # fmt: skip
     """The front of fused programs: of torch's own set and of others, evenly along the front of single ops. With it what
-    torch's own set costs. Where a set cannot be lowered, nothing is known of any, and the front stays as it is."""
-    found = Front(front.step, front.work)
+    torch's own set costs. Where a set cannot be lowered, nothing is known of any, and all stays as it is."""
     places = np.unique(np.linspace(0, len(front.sets) - 1, count).round().astype(int))
-    default = footprint(front.step, own, front.work)
+    sets = [own, *(front.sets[place][1] for place in places)]
     try:
-        for done, kept in enumerate([own, *(front.sets[place][1] for place in places)]):
-            log.info("lowering of saved set %d of %d", done + 1, len(places) + 1)
-            before, after = peaks(kept)
-            new = footprint(front.step, kept, front.work)._replace(forward=before, backward=after)
-            found.insert(new, kept)
-            default = default if done else new
+        bytes_of = [peaks(kept) for kept in sets]
     except (GraphError, UserError) as error:
         log.warning("bytes are those of ops that run one by one: %s", error)
-        return front, footprint(front.step, own, front.work)
-    return found, default
+        return front, default
+    found = Front(front.step, front.work)
+    costs = [footprint(front.step, kept, front.work)._replace(forward=forward, backward=backward)
+             for kept, (forward, backward) in zip(sets, bytes_of, strict=True)]  # fmt: skip
+    for cost, kept in zip(costs, sets, strict=True):
+        found.insert(cost, kept)
+    return found, costs[0]
 
 
 def _known(graph: FxGraph) -> bool:
@@ -228,13 +226,14 @@ class Partitioner(CustomPartitionerFn):
         plain, outputs = partitioners.choose_saved_values_set, int(kwargs["num_fwd_outputs"])
         fix_strided_reads(gm.graph)
         kwargs.setdefault("compiler", "inductor")
-        untouched = _copied(gm)
+        untouched = _copied(gm) if self.settings.fused else gm
 
         def split(module: GraphModule, choice: Callable[..., list[Node]]) -> tuple[GraphModule, GraphModule]:
             with _PATCHING, mock.patch.object(partitioners, "choose_saved_values_set", choice):
                 return partitioners.min_cut_rematerialization_partition(module, joint_inputs, **kwargs)
 
         def fuse(names: Sequence[str]) -> tuple[int, int]:
+            log.info("lowering of a step that saves %d values", len(names))
             given = split(_copied(untouched), lambda graph, info, **_: _nodes(graph, info, names))
             return fused_peaks(*given, outputs)
 

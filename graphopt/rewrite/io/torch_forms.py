@@ -34,17 +34,16 @@ def write_call(onnx: Writing, call: TorchCall, names: Sequence[str], given: Sequ
         return False
     args, result = call.args, list(outputs)
 
-    def operand(arg: Any) -> str:
-        return names[arg.index] if isinstance(arg, Slot) else onnx.constant(arg, dtype)
-
-    def bound(position: int) -> str:
-        return operand(args[position]) if len(args) > position and args[position] is not None else ""
-
-    def numbers(position: int, usual: Any) -> Any:
+    def argument(position: int, usual: Any = None) -> Any:
         return args[position] if len(args) > position and args[position] is not None else usual
 
+    def operand(value: Any) -> str:
+        if value is None:
+            return ""
+        return names[value.index] if isinstance(value, Slot) else onnx.constant(value, dtype)
+
     def reduce() -> None:
-        axes, keep = [axis % len(given[0].shape) for axis in numbers(1, ())], int(numbers(2, False))
+        axes, keep = [axis % len(given[0].shape) for axis in argument(1)], int(argument(2, False))
         if call.name == "sum" or onnx.opset >= 18:
             onnx.node(REDUCTIONS[call.name], [names[0], onnx.constant(axes)], result, keepdims=keep)
         else:
@@ -55,20 +54,25 @@ def write_call(onnx: Writing, call: TorchCall, names: Sequence[str], given: Sequ
         onnx.node("Gather", [names[0], onnx.constant(args[2] % given[0].shape[axis])], result, axis=axis)
 
     def slice_() -> None:
-        ends = (numbers(2, 0), numbers(3, 2**62), numbers(1, 0), numbers(4, 1))
+        ends = (argument(2, 0), argument(3, 2**62), argument(1, 0), argument(4, 1))
         onnx.node("Slice", [names[0], *(onnx.constant([end]) for end in ends)], result)
+
+    def clip() -> None:
+        onnx.node("Clip", [operand(argument(position)) for position in range(3)], result)
 
     alike = {**ELEMENTWISE, **COMPARISONS, "where": "Where"}
     forms: dict[str, Callable[[], object]] = {
         **dict.fromkeys(alike, lambda: onnx.node(alike[call.name], [operand(arg) for arg in args], result)),
         **dict.fromkeys(REDUCTIONS, reduce),
-        **dict.fromkeys(("clamp", "hardtanh"), lambda: onnx.node("Clip", [names[0], bound(1), bound(2)], result)),
-        "leaky_relu": lambda: onnx.node("LeakyRelu", names, result, alpha=float(numbers(1, 0.01))),
+        **dict.fromkeys(("clamp", "hardtanh"), clip),
+        "leaky_relu": lambda: onnx.node("LeakyRelu", names, result, alpha=float(argument(1, 0.01))),
         "_softmax": lambda: onnx.node("Softmax", names, result, axis=args[1]),
         "select": select,
         "slice": slice_,
     }
-    if call.name not in forms or (call.name in REDUCTIONS and not numbers(1, ())):
+    whole = call.name in REDUCTIONS and not argument(1)  # over all axes
+    bounded = call.name == "clamp" and len(given) > 1  # by tensors, which Clip does not take
+    if call.name not in forms or whole or bounded:
         return False
     forms[call.name]()
     return True
