@@ -141,6 +141,13 @@ class CodeTime:
         return self.of(features) / self.of(default)
 
 
+class Alike(CodeTime):
+    """Of everything the same time."""
+
+    def of(self, features: Features) -> float:
+        return 1.0
+
+
 def counts(name: str) -> bool:
     """Whether a feature has a cost: others hold the same in other units."""
     return name in USUAL or name.startswith(("v.", "s."))
@@ -257,6 +264,12 @@ class Weights:
 
     model: CodeTime
     card: Mapping[str, Any]
+
+
+def weights_named(name: str | None) -> Weights:
+    """As `weights_file`; besides `usual`: costs before anything is fitted; `none`: all code takes the same time."""
+    free = {"usual": CodeTime({}), "none": Alike({})}
+    return Weights(free[name], {}) if name in free else load_weights(weights_file(name))
 
 
 def weights_file(name: str | None) -> Path:

@@ -130,5 +130,5 @@ class Own(Outside):
 
 IMPORTS, RUNS = Outside("would be imported"), Outside("would be run")
 UserPath = Annotated[str | None, Outside("would be opened")]
-WeightsFile = Annotated[str | None, Outside("would be opened", known=("shipped",))]
+WeightsFile = Annotated[str | None, Outside("would be opened", known=("shipped", "usual", "none"))]
 OwnFolder = Annotated[str | None, Own()]

@@ -19,7 +19,7 @@ from graphopt.core.errors import ConfigError, Unmeasured
 from graphopt.core.graph import Graph
 from graphopt.core.plan import Plans, Role
 from graphopt.core.utils.marks import Between, Positive, WeightsFile
-from graphopt.hardware.code_time import load_weights, weights_file
+from graphopt.hardware.code_time import weights_named
 from graphopt.hardware.measure.builds import BuildPipeline, Builds, Built
 from graphopt.hardware.measure.environment import USERS_MALLOC, environment_here
 from graphopt.hardware.measure.price_table import Environment, Line, PriceTable, TableFile
@@ -148,8 +148,9 @@ class Learned(CostModel):
     """Nothing is compiled or run. What the code does (instructions by kind, bytes by how far away they are, loops) is
     weighed by costs that were fitted to measured plans of other graphs (`graphopt.hardware.code_time`).
 
-    weights: `shipped`; null: your own, of `graphopt measure learn_cost`; or a file. table, environment: of what
-    was lowered, as those of `cost=inductor`, which may share them. builders, build_seconds: as there.
+    weights: `shipped`; null: your own, of `graphopt measure learn_cost`; a file; `usual`: not fitted; `none`: all code
+    takes the same time. table, environment: of what was lowered, as those of `cost=inductor`, which may share them.
+    builders, build_seconds: as there.
 
     A plan that cannot be lowered costs inf.
     """
@@ -162,7 +163,7 @@ class Learned(CostModel):
     def __init__(self, *, name: str, weights: WeightsFile, table: Table, environment: Environment,
                  builders: Annotated[int, Between(1, 256)], build_seconds: Positive) -> None:  # fmt: skip
         self.name, self._lowers = name, environment is None
-        self.weights = load_weights(weights_file(weights))
+        self.weights = weights_named(weights)
         here = environment or f"{environment_here('cpu', 1, ('torch',))}, {USERS_MALLOC}"
         prices = PriceTable(cache_dir() / TABLE if table is None else Path(table))
         self.requests = LoweredRequests(prices, here, Builds(builders, build_seconds))
