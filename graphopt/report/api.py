@@ -125,11 +125,14 @@ def optimize(  # type: ignore[misc]  # overloads name what decides the result's 
         budget = 12 if budget is None else budget
         algo = "compiler_policy" if algo in (None, AUTO) else algo
         words = _words(task, algo, machine or "cpu_gpu", objective, budget, seconds, seed, ckpt)
-        told = [f"cost={cost}", f"cost@judge={cost}", "judge.fresh_processes=3", f"task.numerics={numerics or 'equal'}",
-                f"cost.allocator={allocator}", f"judge.allocator={allocator}"]  # fmt: skip
         from torch import nn
 
-        from graphopt.report.apply.optimized import optimized
+        from graphopt.report.apply.optimized import BUILDERS, optimized
+
+        told = [f"cost={cost}", f"cost@judge={cost}", "judge.fresh_processes=3", f"task.numerics={numerics or 'equal'}",
+                *(f"{part}.allocator={allocator}" for part in ("cost", "judge")),
+                *(f"{part}.builders={BUILDERS}" for part in ("cost", "judge")),
+                *([f"algo.builders={BUILDERS}"] if algo == "compiler_policy" else [])]  # fmt: skip
 
         if not isinstance(model, nn.Module):
             raise UsageError(

@@ -80,6 +80,17 @@ class Process:
             self.end()
             raise
 
+    def begin(self) -> None:
+        """Starts it where it does not run, and does not wait until it has loaded its libraries."""
+        if self._worker is None:
+            self._worker = _Worker(self.module, self._setting, self._variables)
+            self.starts += 1
+            weakref.finalize(self, self._worker.end)
+
+    def await_start(self) -> None:
+        """Starts it where it does not run. Raises UserError where none begins."""
+        self._running()
+
     @property
     def number(self) -> int | None:
         """The process id, while there is one."""
@@ -100,10 +111,8 @@ class Process:
         if self._worker is not None and self._worker.process.poll() is not None:
             self.end()
         for _ in range(TRIES):
-            if self._worker is None:
-                self._worker = _Worker(self.module, self._setting, self._variables)
-                self.starts += 1
-                weakref.finalize(self, self._worker.end)
+            self.begin()
+            assert self._worker is not None
             worker = self._worker
             try:
                 worker.await_start()

@@ -20,7 +20,7 @@ from graphopt.core.graph import Graph
 from graphopt.core.plan import Plans, Role
 from graphopt.core.utils.marks import Between, Positive, WeightsFile
 from graphopt.hardware.code_time import weights_named
-from graphopt.hardware.measure.builds import BuildPipeline, Builds, Built
+from graphopt.hardware.measure.builds import BuildPipeline, Built, shared_builds
 from graphopt.hardware.measure.environment import USERS_MALLOC, environment_here
 from graphopt.hardware.measure.price_table import Environment, Line, PriceTable, TableFile
 from graphopt.hardware.measure.rounds import timings_of_race
@@ -61,9 +61,9 @@ class Inductor(CostModel):
             raise ConfigError(f"cost={name} compiles for CPUs only: set measuring.device=cpu")
         self.name = name
         self.service = Service(measuring, table=cache_dir() / TABLE if table is None else Path(table), name=name,
-                               environment=environment, libraries=("torch",), processes=fresh_processes,
-                               keeps_memory=allocator == "keep")  # fmt: skip
-        self.builds = Builds(builders, build_seconds)
+                               environment=environment, libraries=("torch",), kind="inductor",
+                               processes=fresh_processes, keeps_memory=allocator == "keep")  # fmt: skip
+        self.builds = shared_builds(builders, build_seconds)
         self.lowered = LoweredRequests(self.service.table, self.service.environment, self.builds)
         self._pipeline = BuildPipeline(self.builds, self.service, target_of)
         self._defaults: WeakKeyDictionary[Graph, Target] = WeakKeyDictionary()
@@ -128,6 +128,8 @@ class Inductor(CostModel):
                 raise self.lowered.unknown(graph)
             self._defaults[graph] = Target("inductor", line["digest"], {})
             return self._defaults[graph]
+        if not self.service.processes:
+            self.service.pool.begin()  # while the default is being built
         (lowered,) = self._pipeline.lower([self.lowered.request(graph, NOTHING)])
         compiled = lowered if isinstance(lowered, Failure) else self.builds.ask("compile", lowered).result()
         if isinstance(compiled, Failure):
@@ -166,7 +168,7 @@ class Learned(CostModel):
         self.weights = weights_named(weights)
         here = environment or f"{environment_here('cpu', 1, ('torch',))}, {USERS_MALLOC}"
         prices = PriceTable(cache_dir() / TABLE if table is None else Path(table))
-        self.requests = LoweredRequests(prices, here, Builds(builders, build_seconds))
+        self.requests = LoweredRequests(prices, here, shared_builds(builders, build_seconds))
 
     def stored(self) -> Mapping[str, object]:
         return {"environment": self.requests.environment}

@@ -2,6 +2,7 @@
 
 import os
 import platform
+from functools import cache
 from importlib.metadata import version
 from pathlib import Path
 
@@ -28,11 +29,17 @@ def pin(threads: int, place: int = 0) -> None:
         os.sched_setaffinity(0, {there[-1 - place % len(there)]})
 
 
-def keep_off() -> None:
-    """This process and those it starts leave the last processor, where `pin` puts what measures; not an only one."""
+@cache
+def _processors() -> tuple[int, ...]:
+    """On which this process may run, when first asked."""
+    return tuple(sorted(os.sched_getaffinity(0)))
+
+
+def keep_off(keeps: bool) -> None:
+    """Whether this process and those it starts leave the last processor, where `pin` puts what measures; not an only
+    one."""
     if hasattr(os, "sched_setaffinity"):
-        *others, _ = sorted(os.sched_getaffinity(0))
-        os.sched_setaffinity(0, others or os.sched_getaffinity(0))
+        os.sched_setaffinity(0, (_processors()[:-1] if keeps else ()) or _processors())
 
 
 def environment_here(device: str, threads: int, libraries: tuple[str, ...] = ()) -> str:

@@ -35,6 +35,9 @@ class Pool(Protocol):
     width: int
     counts: Counter[str]
 
+    def begin(self) -> None:
+        """Its processes start, if they do not run, and nobody waits for them."""
+
     def ask(self, requests: Sequence[dict[str, Any]], seconds: Sequence[float]) -> list[Answer]:
         """Answers, in the order of the requests, each within its seconds, which count anew from target to target.
         Raises UserError where nothing can be measured."""
@@ -45,17 +48,24 @@ class Pool(Protocol):
 
 class LocalPool:
     """One process that stays, pinned. What ends it is tried a second time. place: among several on one machine; module:
-    what is run, None: `WORKER`. keeps_memory: as `variables` has it; else it allocates as a user's process does."""
+    what is run, None: `WORKER`. kind: of targets, whose libraries it loads as it starts. keeps_memory: as `variables`
+    has it; else it allocates as a user's process does."""
 
     width = 1
 
     def __init__(self, device: Device, threads: int, place: int = 0, module: str | None = None, *,
-                 keeps_memory: bool = True) -> None:  # fmt: skip
-        setting = {"device": device, "threads": threads, "place": place}
+                 kind: str | None = None, keeps_memory: bool = True) -> None:  # fmt: skip
+        setting = {"device": device, "threads": threads, "place": place, "kind": kind}
         self.process = Process(module or WORKER, setting, variables(threads, keeps_memory=keeps_memory))
         self.counts = Counter[str]()
-        self._keeps, self._first = keeps_memory, None
+        self._keeps, self._first = keeps_memory, None  # the default that it has run
         self._given_up = 0  # requests in a row that ended the process
+
+    def begin(self) -> None:
+        self.process.begin()
+
+    def await_start(self) -> None:
+        self.process.await_start()
 
     def ask(self, requests: Sequence[dict[str, Any]], seconds: Sequence[float]) -> list[Answer]:
         return [self._answer(request, limit) for request, limit in zip(requests, seconds, strict=True)]
@@ -67,7 +77,8 @@ class LocalPool:
         self.counts["requests"] += 1
         at, first = None, request["targets"][0]
         if not self._keeps and first != self._first:
-            self.process.end()
+            if self._first is not None:
+                self.process.end()
             self._first = first
         for _ in range(TRIES):
             try:
@@ -117,6 +128,9 @@ class RayPool:
         self._actors = [self._actor(place) for place in range(workers)]
         for actor in self._actors:
             self._check(actor)
+
+    def begin(self) -> None:
+        """They run."""
 
     def ask(self, requests: Sequence[dict[str, Any]], seconds: Sequence[float]) -> list[Answer]:
         """In turns of as many as there are actors; a machine that goes away loses the requests that it had."""

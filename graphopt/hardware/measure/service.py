@@ -21,19 +21,28 @@ from graphopt.hardware.measure.price_table import Line, PriceTable
 from graphopt.hardware.measure.rounds import Rounds, rounds_in, timings_of, timings_of_race
 from graphopt.hardware.measure.target import Comparing, Failure, Measured, Measuring, Target, Timing
 
+MOST_READY = 4  # processes that start together: all are in memory at once
 MOST_TOGETHER = 8  # targets that run by turns beside their default: all of them are in memory at once
 
 
 def fresh_rounds(default: Target, others: Sequence[Target], how: Comparing, processes: int, *,
                  keeps_memory: bool = False) -> Rounds | Failure:  # fmt: skip
     """The rounds of so many processes, one after another, or why one of the others cannot be measured. They allocate as
-    a user's process does, page faults counted, unless keeps_memory.
+    a user's process does, page faults counted, unless keeps_memory. Some start together, and none while
+    one measures.
 
     Raises Unmeasured where the default cannot."""
     taken = Rounds()
     request = {"targets": [target.request() for target in (default, *others)], "how": asdict(how)}
-    for _ in range(processes):
-        pool = LocalPool(how.device, how.threads, keeps_memory=keeps_memory)
+    ready = list[LocalPool]()
+    for left in range(processes, 0, -1):
+        if not ready:
+            ready = [LocalPool(how.device, how.threads, kind=default.kind, keeps_memory=keeps_memory)
+                     for _ in range(min(left, MOST_READY))]  # fmt: skip
+            for step in (LocalPool.begin, LocalPool.await_start):
+                for pool in ready:
+                    step(pool)
+        pool = ready.pop()
         (answer,) = pool.ask([request], [how.limit_seconds])
         pool.end()
         if isinstance(answer, FailedRequest):
@@ -51,7 +60,7 @@ def fresh_rounds(default: Target, others: Sequence[Target], how: Comparing, proc
 class Service:
     """table: the file of the prices. environment: None: this machine's, and what the table lacks is measured here; else
     only the table's lines of that environment count, and nothing is measured. libraries: beside torch, whose versions
-    belong to the environment. name: of the cost model, for messages.
+    belong to the environment. name: of the cost model, for messages. kind: of the targets, for a process that stays.
 
     processes: 0: a process that stays measures; else every comparison is a race in so many fresh processes, of which
     the median counts, and the noise is how they differ. keeps_memory: whether malloc does in what measures; None: in a
@@ -62,7 +71,7 @@ class Service:
     """
 
     def __init__(self, how: Measuring | Comparing, *, table: Path, environment: str | None, name: str,
-                 libraries: tuple[str, ...] = (), processes: int = 0,
+                 libraries: tuple[str, ...] = (), kind: str | None = None, processes: int = 0,
                  keeps_memory: bool | None = None) -> None:  # fmt: skip
         self.how, self.name, self.processes, self.counts = how, name, processes, Counter[str]()
         self.measures = environment is None
@@ -71,7 +80,7 @@ class Service:
         here += f", {KEEPS_MEMORY if self.keeps_memory else USERS_MALLOC}" if isinstance(how, Comparing) else ""
         self.environment = environment or here + (f", {processes} fresh processes" if processes else "")
         self.table = PriceTable(table)
-        self.pool: Pool = LocalPool(how.device, how.threads, keeps_memory=self.keeps_memory)
+        self.pool: Pool = LocalPool(how.device, how.threads, kind=kind, keeps_memory=self.keeps_memory)
         if isinstance(how, Comparing) and how.pool == "ray":
             keeps = self.keeps_memory
             self.pool = RayPool(how.device, how.threads, how.workers, how.address, keeps_memory=keeps)

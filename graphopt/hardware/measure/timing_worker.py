@@ -1,6 +1,7 @@
 """The process that times targets, asked line by line (`process.serve`); started by `pool`.
 
-Its setting is {"device", "threads", "place"}. A request holds `targets`, of `Target.request`, and `how`, of
+Its setting is {"device", "threads", "place", "kind"}; libraries of that kind of targets are loaded at once, on any
+processor. A request holds `targets`, of `Target.request`, and `how`, of
 `Measuring` or `Comparing` as JSON. With `alone`, the one target is timed by itself: {"seconds", "spread",
 "blocks"}. Else the first is the default, and the answer is {"rounds": [R, C] seconds, "errors": {target: [reason,
 lasting]}}; columns are the default, its copy, and the other targets that can be run. While a target is made ready,
@@ -10,6 +11,8 @@ the process tells its place in the request.
 import importlib
 import json
 import time
+from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -28,13 +31,18 @@ KINDS = {
     "inductor": (TORCH, "load_inductor"),
     "onnx": (ONNX, "load_onnx"),
 }
+LOADED = {"inductor": "torch._inductor.async_compile"}  # beside the module of the kind
 OWN = {"onnx_op": (ONNX, "alone_onnx")}  # kinds that time themselves: `(payload, how) -> the answer`
 
 
 def main(arguments: list[str]) -> int:
     setting = json.loads(arguments[0])
+    bench = Bench(setting["device"], setting["threads"])
+    if setting["kind"] in KINDS:
+        with suppress(Exception):  # a target of that kind will say what is wrong
+            bench.load(setting["kind"])
     pin(setting["threads"], setting["place"])
-    return serve(arguments, Bench(setting["device"], setting["threads"]).answer)
+    return serve(arguments, bench.answer)
 
 
 class Bench:
@@ -75,14 +83,22 @@ class Bench:
         return list(self._default[1])
 
     def _ready(self, at: int, target: dict[str, Any], tell: Tell) -> Runner:
-        name, load = KINDS[target["kind"]]
-        if name not in self._begun:
-            tell(at=at, more=START_SECONDS)
-            importlib.import_module(name).begin(self.threads)
-            self._begun.add(name)
+        tell(at=at, more=START_SECONDS)
+        load = self.load(target["kind"])
         tell(at=at)
-        runner: Runner = getattr(importlib.import_module(name), load)(target["payload"], self.device)
-        return runner
+        return load(target["payload"], self.device)
+
+    def load(self, kind: str) -> Callable[[dict[str, Any], str], Runner]:
+        """What makes its targets ready, with all that it needs."""
+        name, function = KINDS[kind]
+        module = importlib.import_module(name)
+        if name not in self._begun:
+            module.begin(self.threads)
+            self._begun.add(name)
+        if kind in LOADED:
+            importlib.import_module(LOADED[kind])
+        load: Callable[[dict[str, Any], str], Runner] = getattr(module, function)
+        return load
 
     def _timed(self, tell: Tell) -> Timed:
         if self.device == "cuda":

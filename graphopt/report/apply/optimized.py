@@ -1,5 +1,6 @@
 """`Optimized`: a module that runs as TorchInductor compiles it under the decisions found for its graphs."""
 
+import os
 from collections.abc import Callable, Mapping
 from copy import deepcopy
 from dataclasses import dataclass, replace
@@ -29,6 +30,7 @@ FORBIDDEN = {
     "equal": "not bit-equal to the default's outputs or gradients",
     "close": "too far from the default's outputs or gradients",
 }
+BUILDERS = min(2, os.cpu_count() or 1)  # processes that lower and compile
 TOLERANCE = 1e-3  # of `close`: difference over the largest absolute value of a tensor
 Solve = Callable[[Graph], Answer]
 
@@ -98,6 +100,8 @@ def optimized(module: nn.Module, inputs: Any, *, backward: bool, numerics: Numer
     """Captures the graphs that torch.compile makes, solves each, and keeps what leaves outputs and gradients as
     `numerics` says. The module and the inputs stay as they are. Raises GraphError."""
     use_allocator(allocator)
+    cost: Inductor = construct(option("cost", "inductor") | {"builders": BUILDERS}, "cost", {})
+    cost.builds.begin()  # all that solve a graph share them
     with torch.set_grad_enabled(backward):
         programs = capture_compiled(deepcopy(module), _own(inputs))
     answers = dict[str, Answer]()
@@ -115,7 +119,6 @@ def optimized(module: nn.Module, inputs: Any, *, backward: bool, numerics: Numer
     undone = tuple(name for name in found if name not in kept)
     gains = dict[str, tuple[float, float]]()
     if allocator == "keep":
-        cost: Inductor = construct(option("cost", "inductor"), "cost", {})
         gains = {name: cost.kept_and_not(answer.graph) for name, answer in answers.items()}
     return Optimized(module, answers, {keys[name]: found[name] for name in kept}, undone, numerics, gains,
                      dict(alike_of(programs[name], found[name]) for name in kept))  # fmt: skip
