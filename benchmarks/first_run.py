@@ -1,5 +1,6 @@
-"""What a first call costs on a new machine: seconds of CPU of `graphopt.optimize` in a new process, for each task, with
-nothing compiled, and again with what that call compiled. The load of the machine and the seconds that it takes for ten
+"""What a first call costs on a new machine: seconds of CPU, and on the clock, of `graphopt.optimize` in a new process,
+with nothing compiled, and again with what that call compiled or measured. `inductor` and `inductor_training` (on
+request) are `cost="inductor"` without and with gradients. The load of the machine and the seconds that it takes for ten
 million additions in Python stand beside."""
 
 import argparse
@@ -15,34 +16,40 @@ PROGRAM = """
 import torch, graphopt
 parts = torch.nn.LayerNorm(64), torch.nn.Linear(64, 256), torch.nn.GELU(), torch.nn.Linear(256, 64)
 model = torch.nn.Sequential(*parts)
-graphopt.optimize(model, torch.zeros(8, 64), task={task!r}, budget=100)
+graphopt.optimize(model, torch.zeros(8, 64), {options})
 """
 TASKS = ("fusion", "placement", "scheduling", "placement_scheduling", "joint", "rewrite", "recompute")
+CALLS = {task: f"task={task!r}, budget=100" for task in TASKS} | {
+    "inductor": "cost='inductor'", "inductor_training": "cost='inductor', backward=True"}  # fmt: skip
 
 
-def cpu_seconds(task: str, cache: Path) -> float:
-    """Of a new process, imports included."""
-    before = resource.getrusage(resource.RUSAGE_CHILDREN)
-    caches = {"NUMBA_CACHE_DIR": str(cache / "numba"), "GRAPHOPT_CACHE": str(cache / "graphopt")}
+def seconds(call: str, cache: Path) -> tuple[float, float]:
+    """Of a new process and those that it starts, imports included: of CPU, and on the clock."""
+    begun, before = time.monotonic(), resource.getrusage(resource.RUSAGE_CHILDREN)
+    caches = {"NUMBA_CACHE_DIR": str(cache / "numba"), "GRAPHOPT_CACHE": str(cache / "graphopt"),
+              "TORCHINDUCTOR_CACHE_DIR": str(cache / "inductor")}  # fmt: skip
     places = {**caches, "OMP_NUM_THREADS": "1", "NUMBA_NUM_THREADS": "1"}
-    subprocess.run([sys.executable, "-c", PROGRAM.format(task=task)], check=True, env={**os.environ, **places})
+    subprocess.run(
+        [sys.executable, "-c", PROGRAM.format(options=CALLS[call])], check=True, env={**os.environ, **places}
+    )
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
-    return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+    cpu = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+    return cpu, time.monotonic() - begun
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--tasks", nargs="+", default=TASKS, choices=TASKS)
+    parser.add_argument("--tasks", nargs="+", default=TASKS, choices=CALLS)
     begun, total = time.process_time(), 0
     for number in range(10**7):
         total += number
     speed = f"ten million additions {time.process_time() - begun:.2f} s"
     print(f"load {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores, {speed}")
-    print(f"{'task':22} {'first':>7} {'later':>7}  s of CPU")
+    print(f"{'task':22} {'first':>7} {'later':>7}  s of CPU, {'first':>7} {'later':>7}  s on the clock")
     for task in parser.parse_args().tasks:
         with tempfile.TemporaryDirectory() as folder:
-            first, later = (cpu_seconds(task, Path(folder)) for _ in range(2))
-        print(f"{task:22} {first:7.1f} {later:7.1f}", flush=True)
+            (first, clock), (later, clock_later) = (seconds(task, Path(folder)) for _ in range(2))
+        print(f"{task:22} {first:7.1f} {later:7.1f}           {clock:8.1f} {clock_later:7.1f}", flush=True)
 
 
 if __name__ == "__main__":

@@ -141,7 +141,7 @@ class CodeTime:
         return self.of(features) / self.of(default)
 
 
-class Alike(CodeTime):
+class SameTime(CodeTime):
     """Of everything the same time."""
 
     def of(self, features: Features) -> float:
@@ -268,7 +268,7 @@ class Weights:
 
 def weights_named(name: str | None) -> Weights:
     """As `weights_file`; besides `usual`: costs before anything is fitted; `none`: all code takes the same time."""
-    free = {"usual": CodeTime({}), "none": Alike({})}
+    free = {"usual": CodeTime({}), "none": SameTime({})}
     return Weights(free[name], {}) if name in free else load_weights(weights_file(name))
 
 
