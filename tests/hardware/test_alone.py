@@ -17,7 +17,7 @@ from quick import alone
 from graphopt.core.errors import Unmeasured, UserError
 from graphopt.core.utils.process import serve
 from graphopt.hardware.costs.whole_program import Profiled
-from graphopt.hardware.measure.kinds.onnx_kind import _program
+from graphopt.hardware.measure.kinds import onnx_kind
 from graphopt.hardware.measure.pool import LocalPool
 from graphopt.hardware.measure.service import Service
 from graphopt.hardware.measure.target import Target
@@ -175,6 +175,19 @@ def test_an_op_in_onnx_runtime_is_the_time_of_its_kernels(tmp_path: Path) -> Non
     image, kernel = TensorType((1, 16, 8, 8), "float32"), TensorType((16, 16, 3, 3), "float32")
     line = cost.measured(Operation("conv", ((1, 1), (1, 1, 1, 1), "none")), [image, kernel])
     assert line["seconds"] > 0 and line["op"].startswith("onnxruntime conv") and "onnxruntime" in line["environment"]
-    model = export_onnx(_program(Operation("conv", ((1, 1), (1, 1, 1, 1), "none")), [[*image], [*kernel]]))
+    model = export_onnx(onnx_kind._program(Operation("conv", ((1, 1), (1, 1, 1, 1), "none")), [[*image], [*kernel]]))
     assert [node.op_type for node in model.graph.node] == ["Conv"]
     assert [each.name for each in model.graph.initializer]  # known before it runs, so that it is laid out once
+
+
+def test_an_op_runs_under_the_optimisations_of_its_programs(tmp_path: Path, monkeypatch: Any) -> None:
+    pytest.importorskip("onnxruntime")
+    asked, session = list[str](), onnx_kind.onnxruntime_session
+    monkeypatch.setattr(onnx_kind, "onnxruntime_session",
+                        lambda model, **how: asked.append(how["optimisations"]) or session(model, **how))  # fmt: skip
+    table = str(tmp_path / "ops.jsonl")
+    cost = Profiled(name="p", runtime="onnxruntime_off", table=table, environment=None, measuring=alone())
+    monkeypatch.setattr(cost.service.pool, "ask", lambda asks, _: [
+        onnx_kind.alone_onnx(one["targets"][0]["payload"], one["how"]) for one in asks])  # fmt: skip
+    line = cost.measured(Operation("relu", ()), [TensorType((4, 4), "float32")])
+    assert line["op"].startswith("onnxruntime_off relu") and asked == ["off"]

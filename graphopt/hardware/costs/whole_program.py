@@ -30,7 +30,8 @@ TABLE = Path("measured") / "programs.jsonl"  # below the cache folder
 Table = Annotated[str | None, TableFile(usual=TABLE)]
 OPS = Path("profiled") / "ops.jsonl"  # below the cache folder
 OpsTable = Annotated[str | None, TableFile(usual=OPS)]
-Runtime = Literal["torch", "onnxruntime"]
+Optimisations = Literal["default", "off"]  # of ONNX Runtime itself
+Runtime = Literal["torch", "onnxruntime", "onnxruntime_off"]
 ALONE = Measuring(  # as in cost=profiled
     device="cpu", threads=1, block_seconds=0.003, blocks=7, spread=0.05, op_seconds=0.2, limit_seconds=60
 )
@@ -150,9 +151,7 @@ class TorchEager(WholeProgram):
 class OnnxRuntime(WholeProgram):
     """In ONNX Runtime, on one thread. optimisations: ONNX Runtime's own: default or off."""
 
-    runtime = "onnxruntime"
-
-    def __init__(self, *, name: str, optimisations: Literal["default", "off"], table: Table,
+    def __init__(self, *, name: str, optimisations: Optimisations, table: Table,
                  environment: Environment, fresh_processes: Processes, measuring: Comparing) -> None:  # fmt: skip
         _must_have(environment)
         if measuring.device != "cpu" or measuring.threads != 1:
@@ -160,7 +159,8 @@ class OnnxRuntime(WholeProgram):
         libraries = ("onnxruntime",) if environment is None else ()
         super().__init__(name=name, table=table, environment=environment, fresh_processes=fresh_processes,
                          measuring=measuring, libraries=libraries)  # fmt: skip
-        self._optimisations = optimisations
+        self._optimisations: Optimisations = optimisations
+        self.runtime = "onnxruntime" if optimisations == "default" else "onnxruntime_off"
 
     def target(self, program: Program, file: Path) -> Target:
         payload = {"path": str(file), "dims": {}, "optimisations": self._optimisations}
@@ -176,7 +176,8 @@ class Profiled(Additive):
     """TASO's cost model: every distinct op is measured alone on this machine, once, and a program costs their sum.
 
     runtime: what runs the ops. With `onnxruntime` its own profile says the time, and convolutions run in its blocked
-    layouts. table: file of measured ops; null: profiled/ in $GRAPHOPT_CACHE, else in ~/.cache/graphopt.
+    layouts; with `onnxruntime_off` it optimises nothing, and they do not. table: file of measured ops; null: profiled/
+    in $GRAPHOPT_CACHE, else in ~/.cache/graphopt.
 
     environment: null: this machine's, and ops that the table lacks are measured here. Otherwise only the table's lines
     of that environment count and nothing is measured: so stored answers are priced again. An opaque op costs nothing:
@@ -186,11 +187,11 @@ class Profiled(Additive):
     def __init__(self, *, name: str, runtime: Runtime, table: OpsTable, environment: Environment,
                  measuring: Measuring) -> None:  # fmt: skip
         self.name, self._runtime, libraries = name, runtime, tuple[str, ...]()
-        if runtime == "onnxruntime":
+        if runtime != "torch":
             _must_have(environment)
             libraries = ("onnxruntime",) if environment is None else ()
             if measuring.device != "cpu" or measuring.threads != 1:
-                raise ConfigError("runtime=onnxruntime runs on one thread of a CPU: set measuring.device=cpu "
+                raise ConfigError(f"runtime={runtime} runs on one thread of a CPU: set measuring.device=cpu "
                                   "measuring.threads=1")  # fmt: skip
         file = cache_dir() / OPS if table is None else Path(table)
         self.service = Service(measuring, table=file, environment=environment, name=name, libraries=libraries)
@@ -217,9 +218,10 @@ class Profiled(Additive):
         """The table's line of an op: seconds, spread (relative), blocks. Measures it where it is not known yet."""
         payload = {"name": operation.name, "params": operation.params, "inputs": list(inputs)}
         signature = signature_of(operation, inputs)
-        if self._runtime == "onnxruntime":
-            return self.service.alone(Target("onnx_op", f"onnxruntime {signature}", payload))
-        return self.service.alone(Target("op", signature, payload))
+        if self._runtime == "torch":
+            return self.service.alone(Target("op", signature, payload))
+        payload["optimisations"] = "default" if self._runtime == "onnxruntime" else "off"
+        return self.service.alone(Target("onnx_op", f"{self._runtime} {signature}", payload))
 
 
 def standard_error(line: Line) -> float:

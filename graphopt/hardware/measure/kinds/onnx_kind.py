@@ -1,6 +1,7 @@
 """What runs in ONNX Runtime, on one thread of a CPU. Of a whole file the payload has `path`; `dims`, sizes of open
 dimensions; `optimisations` of ONNX Runtime, default, off, or the name of one that is left out. Inputs are random, the
-same for all files with the same inputs. Of an op it has `name`, `params` and `inputs`, shapes and types."""
+same for all files with the same inputs. Of an op it has `name`, `params`, `inputs`, shapes and types, and
+`optimisations`."""
 
 import json
 import time
@@ -11,6 +12,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from graphopt.core.errors import ConfigError
 from graphopt.core.utils.plain_json import tuples
@@ -48,25 +50,36 @@ def random_feeds(session: Any, dims: Mapping[str, int]) -> dict[str, Any]:
 def alone_onnx(payload: dict[str, Any], how: dict[str, Any]) -> dict[str, Any]:
     """Of one op: `seconds` of its kernels, by ONNX Runtime's own profile, `spread` over runs, and `blocks`, how many.
 
-    Convolutions run in blocked layouts. What brings tensors into such a layout and back is left out: in a network it
-    happens at the ends, not around each op. how: `op_seconds` of `Measuring`.
+    Unless optimisations are off, convolutions run in blocked layouts. What brings tensors into such a layout and back
+    is left out: in a network it happens at the ends, not around each op. how: of `Measuring`; a block is one run.
     """
     model = export_onnx(_program(Operation(payload["name"], tuples(payload["params"])), payload["inputs"]))
     with TemporaryDirectory(prefix="graphopt-") as folder:
-        session = onnxruntime_session(model, profile=str(Path(folder) / "op"))
-        feeds, end, runs = random_feeds(session, {}), time.perf_counter() + how["op_seconds"], 0
-        while runs <= LEAST or (time.perf_counter() < end and runs < MOST_ROUNDS):
+        profile = str(Path(folder) / "op")
+        session = onnxruntime_session(model, optimisations=payload["optimisations"], profile=profile)
+        feeds, begun, ends = random_feeds(session, {}), time.perf_counter(), list[float]()
+        while not _enough(np.diff([begun, *ends]), how):
             session.run(None, feeds)
-            runs += 1
+            ends.append(time.perf_counter())
         events = json.loads(Path(session.end_profiling()).read_text())
     kernels = defaultdict(list)
     for event in events:
         if event["name"].endswith("_kernel_time") and not event["args"]["op_name"].startswith("Reorder"):
             kernels[event["name"]].append(event["dur"] * 1e-6)
+    runs = len(ends)
     taken = np.sum([times[-runs:][1:] for times in kernels.values()], axis=0) if kernels else np.zeros(runs - 1)
     low, high = np.quantile(taken, [0.25, 0.75])  # durations are whole microseconds: the mean of the middle tells more
     return {"seconds": float(taken[(taken >= low) & (taken <= high)].mean()), "spread": spread_of(taken.tolist()),
             "blocks": runs - 1}  # fmt: skip
+
+
+def _enough(runs: NDArray[np.float64], how: dict[str, Any]) -> bool:
+    """Whether so many runs, in seconds [R], are enough; the first does not count."""
+    passed = runs.sum()
+    if len(runs) <= LEAST or len(runs) == MOST_ROUNDS or passed >= how["op_seconds"]:
+        return len(runs) > LEAST
+    alike = len(runs) > how["blocks"] and spread_of(runs[1:].tolist()) <= how["spread"]
+    return bool(alike and passed >= how["blocks"] * how["block_seconds"])
 
 
 def _program(operation: Operation, inputs: list[Any]) -> Program:
