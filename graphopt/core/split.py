@@ -38,6 +38,7 @@ class Step(NamedTuple):
     num_bytes: I64  # [S]
     returned: NDArray[np.uint8]  # [S] bits FORWARD, BACKWARD
     returns: NDArray[np.uint8]  # [N] the same, of the op's results, views included
+    fleeting: Bool  # [S] takes no memory unless it is saved or returned: fused kernels compute it where they read it
 
 
 class Footprint(NamedTuple):
@@ -81,7 +82,21 @@ def step_of(graph: Graph) -> Step:
     ptr, source = graph.predecessors
     choice = ~late & ~fixed & (np.diff(made_ptr) > 0)
     read = np.array([s for t in touched for s in t], np.int32)
-    return Step(late, fixed, choice, saved & choice, ptr, source, read_ptr, read, made_ptr, num_bytes, bits, returns)
+    return Step(
+        late,
+        fixed,
+        choice,
+        saved & choice,
+        ptr,
+        source,
+        read_ptr,
+        read,
+        made_ptr,
+        num_bytes,
+        bits,
+        returns,
+        np.zeros(count, np.bool_),
+    )
 
 
 def _storages(graph: Graph) -> tuple[I64, NDArray[np.uint8]]:
@@ -197,27 +212,37 @@ def _backward_order(step: Step, runs: Bool) -> I32:
 
 
 @njit(cache=True, nogil=True)
-def _highest(step, order, stay, there, held):  # type: ignore[no-untyped-def]
+def _highest(step, order, stay, there, held, written):  # type: ignore[no-untyped-def]
     """Bytes at the worst moment while ops run in `order`: each makes its storages, and what nobody reads later goes,
-    except what is in `stay` [S]. there: [S] storages that are there from the beginning, `held` bytes in all."""
+    except what is in `stay` [S]. there: [S] storages that are there from the beginning, `held` bytes in all. written:
+    [S] storages that take memory. An op that makes others alone runs within their readers, and reads as late."""
+    n = len(order)
     last = np.full(len(step.num_bytes), -1, np.int64)
-    for i in range(len(order)):
-        for e in range(step.read_ptr[order[i]], step.read_ptr[order[i] + 1]):
-            last[step.read[e]] = i
+    for i in range(n - 1, -1, -1):
+        op = order[i]
+        at, first, end = i, step.made_ptr[op], step.made_ptr[op + 1]
+        if end > first and not written[first:end].any():
+            at = max(at, last[first:end].max())
+        for e in range(step.read_ptr[op], step.read_ptr[op + 1]):
+            last[step.read[e]] = max(last[step.read[e]], at)
+    head, behind = np.full(n, -1, np.int64), np.full(len(last), -1, np.int64)  # storages that go after a place
+    for going in np.flatnonzero((last >= 0) & ~stay):
+        behind[going] = head[last[going]]
+        head[last[going]] = going
     highest = held
-    for i in range(len(order)):
+    for i in range(n):
         op = order[i]
         for s in range(step.made_ptr[op], step.made_ptr[op + 1]):
-            if not there[s]:
+            if written[s] and not there[s]:
                 held += step.num_bytes[s]
                 there[s] = True
         if held > highest:
             highest = held
-        for e in range(step.read_ptr[op], step.read_ptr[op + 1]):
-            s = step.read[e]
-            if last[s] == i and there[s] and not stay[s]:
-                held -= step.num_bytes[s]
-                there[s] = False
+        gone = head[i]
+        while gone >= 0:
+            held -= step.num_bytes[gone] * there[gone]
+            there[gone] = False
+            gone = behind[gone]
     return highest
 
 
@@ -243,7 +268,8 @@ def evaluate(step, saved, work):  # type: ignore[no-untyped-def]
                 there[s] = True
     held = (step.num_bytes * (there | stay)).sum()
     ops = np.flatnonzero(first).astype(np.int32)
-    forward = _highest(step, ops, there | stay, np.zeros(len(used), np.bool_), np.int64(0))
+    written = ~step.fleeting | there | stay
+    forward = _highest(step, ops, there | stay, np.zeros(len(used), np.bool_), np.int64(0), written)
     ends = (step.returned & 2) > 0
-    backward = _highest(step, _backward_order(step, runs), ends | stay, there | stay, held)
+    backward = _highest(step, _backward_order(step, runs), ends | stay, there | stay, held, written | ends)
     return forward, backward, handed, again

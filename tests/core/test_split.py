@@ -13,8 +13,9 @@ from graphopt.core.split import complete, footprint, is_step, step_of
 SEEDS = st.integers(0, 10**6)
 
 
-def reference(graph: Graph, saved: set[int]) -> tuple[int, int, int, set[int]]:
-    """(forward peak, backward peak, saved bytes, ops that run twice), from the definitions, with sets of names."""
+def reference(graph: Graph, saved: set[int], fleeting: set[int]) -> tuple[int, int, int, set[int]]:
+    """(forward peak, backward peak, saved bytes, ops that run twice), from the definitions, with sets of names.
+    fleeting: ops whose results take no memory unless they are saved or returned."""
     about, n = graph.attributes, graph.num_ops
     of: dict[int, int | None] = {t: None for t in range(graph.num_tensors) if graph.producer[t] < 0}
     for op in range(n):
@@ -51,12 +52,17 @@ def reference(graph: Graph, saved: set[int]) -> tuple[int, int, int, set[int]]:
     backward = {of[next(iter(graph.results(op)))] for op in returned} - {None}
 
     def run(ops: list[int], live: set[int], keep: set[int]) -> int:
-        most = sum(int(graph.tensor_bytes[s]) for s in live)
+        within = {s for s in of.values() if s is not None and graph.producer[s] in fleeting} - live - keep
+        held = lambda live: sum(int(graph.tensor_bytes[s]) for s in live - within)  # noqa: E731
+        most, reads = held(live), dict[int, set[int | None]]()
+        for op in ops:  # what a result is computed from that is never written is read with it
+            parts = [reads[int(graph.producer[s])] for s in touched(op) & within if graph.producer[s] in reads]
+            reads[op] = touched(op).union(*parts)
         for i, op in enumerate(ops):
             live = live | {of[t] for t in graph.results(op) if about[op]["alias"][0] < 0}
-            most = max(most, sum(int(graph.tensor_bytes[s]) for s in live))
-            later = {s for after in ops[i + 1 :] for s in touched(after)}
-            live = {s for s in live if s in keep or s in later or s not in touched(op)}
+            most = max(most, held(live))
+            later = {s for after in ops[i + 1 :] for s in reads[after]}
+            live = {s for s in live if s in keep or s in later or s not in reads[op]}
         return most
 
     return (run(sorted(first), set(), stores | forward), run(order, stores | forward, forward | backward),
@@ -69,10 +75,11 @@ def test_bytes_are_those_of_the_definitions(seed: int) -> None:
     graph = random_step(seed)
     rng, step = np.random.default_rng(seed), step_of(graph)
     work = rng.random(graph.num_ops)
-    for share in (0.0, 0.3, 1.0):
-        saved = rng.random(graph.num_ops) < share
-        found = footprint(step, saved, work)
-        forward, backward, handed, twice = reference(graph, set(np.flatnonzero(saved).tolist()))
+    for share, fleets in ((0.0, 0.0), (0.3, 0.0), (1.0, 0.0), (0.0, 0.5), (0.3, 0.5), (0.3, 1.0)):
+        saved, fleeting = (rng.random(graph.num_ops) < of for of in (share, fleets))
+        found = footprint(step._replace(fleeting=np.repeat(fleeting, np.diff(step.made_ptr))), saved, work)
+        sets = (set(np.flatnonzero(ops).tolist()) for ops in (saved, fleeting))
+        forward, backward, handed, twice = reference(graph, *sets)
         assert (found.forward, found.backward, found.saved) == (forward, backward, handed)
         assert found.again == pytest.approx(sum(work[op] for op in sorted(twice)))
 

@@ -38,10 +38,12 @@ from torch.utils.checkpoint import CheckpointPolicy
 
 from graphopt.core import split
 from graphopt.core.errors import UserError
+from graphopt.core.fusible import fusible
 from graphopt.core.graph import Bool, Graph, GraphError
 from graphopt.core.list_schedule import rough_seconds
 from graphopt.core.machine import Device
-from graphopt.core.split import Footprint, complete, footprint, step_of
+from graphopt.core.operators import Category
+from graphopt.core.split import Footprint, Step, complete, footprint, step_of
 from graphopt.graphs.readers.pytorch.step_capture import read_step
 from graphopt.hardware.inductor import fused_peak, strided_reads
 from graphopt.hardware.inductor.fused_peak import fused_peaks
@@ -88,7 +90,7 @@ Fuse = Callable[[Sequence[str]], tuple[int, int]]
 def choose_saved(graph: FxGraph, info: Any, forward: int, budget: float, settings: RecomputeSettings,
                  fuse: Fuse | None = None) -> SavedSet:  # fmt: skip
     """The saved set of a joint graph. info: torch's `NodeInfo`. forward: outputs of the forward program. Without `fuse`
-    bytes are those of ops that run one by one."""
+    bytes are those of ops that run one by one; with it, sets are looked for by what fused kernels write."""
     # What torch saves when only time counts: its minimum cut with all of its rules.
     rules = partitioners.MinCutOptions(
         ban_if_used_far_apart=functorch.ban_recompute_used_far_apart,
@@ -100,6 +102,8 @@ def choose_saved(graph: FxGraph, info: Any, forward: int, budget: float, setting
     own = partitioners.solve_min_cut(graph, info, rules)[0]
     read = read_step(graph, set(info.tangents_closure), forward, own, name="step", family="step")
     step, work = step_of(read), rough_seconds(read, settings.device)
+    if fuse is not None:
+        step = step._replace(fleeting=_fleeting(read, step))
     digest = hashlib.sha256(repr((settings, fuse is None)).encode())
     for array in (*step, work):
         digest.update(array.tobytes() + b"|")
@@ -116,27 +120,46 @@ def choose_saved(graph: FxGraph, info: Any, forward: int, budget: float, setting
     return SavedSet(_names(read, kept), best, default, float(work.sum()))
 
 
+def _fleeting(read: Graph, step: Step) -> Bool:
+    """[S] what an element-wise op makes for element-wise ops and reductions alone."""
+    by_element = read.category == Category.ELEMENTWISE
+    takes, view = by_element | (read.category == Category.REDUCTION), fusible(read)
+    out = np.zeros(len(step.num_bytes), np.bool_)
+    for op in np.flatnonzero(by_element):
+        readers = view.out_op[view.op["out_start"][op] : view.op["out_end"][op]]
+        out[step.made_ptr[op] : step.made_ptr[op + 1]] = len(readers) > 0 and takes[readers].all()
+    return out
+
+
 def _names(read: Graph, kept: Bool) -> tuple[str, ...]:
     return tuple(read.op_names[op] for op in np.flatnonzero(kept))
 
 
 def _fused(front: Front, own: Bool, default: Footprint, peaks: Callable[[Bool], tuple[int, int]],
            count: int) -> tuple[Front, Footprint]:  # fmt: skip
-    """The front of fused programs: of torch's own set and of others, evenly along the front of single ops. With it what
-    torch's own set costs. Where a set cannot be lowered, nothing is known of any, and all stays as it is."""
-    places = np.unique(np.linspace(0, len(front.sets) - 1, count).round().astype(int))
-    sets = [own, *(front.sets[place][1] for place in places)]
-    try:
-        bytes_of = [peaks(kept) for kept in sets]
-    except (GraphError, UserError) as error:
-        log.warning("bytes are those of ops that run one by one: %s", error)
-        return front, default
-    found = Front(front.step, front.work)
-    costs = [footprint(front.step, kept, front.work)._replace(forward=forward, backward=backward)
-             for kept, (forward, backward) in zip(sets, bytes_of, strict=True)]  # fmt: skip
-    for cost, kept in zip(costs, sets, strict=True):
+    """The front by the bytes of fused programs, and what torch's own set costs: of that set and of `count` others, two
+    thirds of them evenly along the front, then those next to the one with the lowest peak. Where a set cannot be
+    lowered, nothing is known of any, and all stays as it is."""
+    found, known = Front(front.step, front.work), dict[int, int]()
+
+    def lowered(kept: Bool) -> Footprint:
+        forward, backward = peaks(kept)
+        cost = footprint(front.step, kept, front.work)._replace(forward=forward, backward=backward)
         found.insert(cost, kept)
-    return found, costs[0]
+        return cost
+
+    try:
+        top = lowered(own)
+        for place in np.linspace(0, len(front.sets) - 1, count - count // 3).round().astype(int).tolist():
+            known[place] = known.get(place) or lowered(front.sets[place][1]).peak
+        while len(known) < min(count, len(front.sets)):
+            lowest = min(known, key=lambda place: known[place])
+            place = min(set(range(len(front.sets))) - set(known), key=lambda place: abs(place - lowest))
+            known[place] = lowered(front.sets[place][1]).peak
+    except (GraphError, UserError) as error:
+        log.warning("bytes are what fused code is expected to hold: %s", error)
+        return front, default
+    return found, top
 
 
 def _known(graph: FxGraph) -> bool:
