@@ -137,9 +137,9 @@ def _names(read: Graph, kept: Bool) -> tuple[str, ...]:
 
 def _fused(front: Front, own: Bool, default: Footprint, peaks: Callable[[Bool], tuple[int, int]],
            count: int) -> tuple[Front, Footprint]:  # fmt: skip
-    """The front by the bytes of fused programs, and what torch's own set costs: of that set and of `count` others, two
-    thirds of them evenly along the front, then those next to the one with the lowest peak. Where a set cannot be
-    lowered, nothing is known of any, and all stays as it is."""
+    """The front by the bytes of fused programs, and what torch's own set costs. That set is lowered, and `count`
+    others: two thirds of them evenly along the front, then those next to the lowest. Where a set cannot be lowered,
+    nothing is known of any, and all stays as it is."""
     found, known = Front(front.step, front.work), dict[int, int]()
 
     def lowered(kept: Bool) -> Footprint:
