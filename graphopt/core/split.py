@@ -82,21 +82,9 @@ def step_of(graph: Graph) -> Step:
     ptr, source = graph.predecessors
     choice = ~late & ~fixed & (np.diff(made_ptr) > 0)
     read = np.array([s for t in touched for s in t], np.int32)
-    return Step(
-        late,
-        fixed,
-        choice,
-        saved & choice,
-        ptr,
-        source,
-        read_ptr,
-        read,
-        made_ptr,
-        num_bytes,
-        bits,
-        returns,
-        np.zeros(count, np.bool_),
-    )
+    never = np.zeros(count, np.bool_)
+    return Step(late, fixed, choice, saved & choice, ptr, source, read_ptr, read, made_ptr, num_bytes, bits, returns,
+                never)  # fmt: skip
 
 
 def _storages(graph: Graph) -> tuple[I64, NDArray[np.uint8]]:
