@@ -128,8 +128,8 @@ class Inductor(CostModel):
                 raise self.lowered.unknown(graph)
             self._defaults[graph] = Target("inductor", line["digest"], {})
             return self._defaults[graph]
-        if not self.service.processes:
-            self.service.pool.begin()  # while the default is being built
+        if self.lowered.line(graph, NOTHING) is None and not self.service.processes:
+            self.service.pool.begin()  # while the default is being built: its time is not known
         (lowered,) = self._pipeline.lower([self.lowered.request(graph, NOTHING)])
         compiled = lowered if isinstance(lowered, Failure) else self.builds.ask("compile", lowered).result()
         if isinstance(compiled, Failure):
