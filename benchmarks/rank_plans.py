@@ -12,13 +12,13 @@ from pathlib import Path
 import numpy as np
 
 from graphopt.hardware.code_time import (
-    SHIPPED_FILE,
+    SHIPPED,
     MeasuredGraph,
     distinct,
-    load_weights,
     measured_again,
     measured_graphs,
     spearman,
+    weights_named,
 )
 from graphopt.hardware.measure.price_table import PriceTable
 from graphopt.report.tables.statistics import bootstrap
@@ -32,7 +32,7 @@ def ranked(graph: MeasuredGraph, *, near: bool) -> tuple[int, float, float] | No
     ratio, noise = (np.array([getattr(plan, field) for plan in plans]) for field in ("ratio", "noise"))
     if len(plans) < LEAST or np.quantile(ratio, 0.75) < (1 + SPREAD) * np.quantile(ratio, 0.25):
         return None
-    time = load_weights(SHIPPED_FILE).model
+    time = weights_named(SHIPPED).model
     predicted = np.array([time.of(plan.features) for plan in plans])
     return len(plans), spearman(predicted, ratio), measured_again(spearman, ratio, noise)
 

@@ -2,7 +2,8 @@
 
 `python run.py experiment=hardware_fusion dataset.source=benchmarks/unseen_programs.py dataset.graphs=compiled`
 
-Every one is written after its paper's formula, and takes some milliseconds a run on one core.
+Every one is written after its paper's formula, and takes some milliseconds a run on one core. `LATER` are those that were
+added after costs were fitted to benchmarks/library_programs.py; results/hardware_unseen has the others.
 """
 
 import math
@@ -304,3 +305,261 @@ def equaliser() -> Program:
         return ((x * ratio).clamp(0, 1) ** (1 / 2.2) * 255).round()
 
     return tone, [torch.rand(4, 3, 192, 192)]
+
+
+# ---- added later
+
+
+@program
+def adan() -> Program:
+    """Xie et al. 2022: momentum of differences of gradients."""
+
+    def update(t: Tensor, p: Tensor, g: Tensor, m: Tensor, d: Tensor, n: Tensor, last: Tensor) -> tuple[Tensor, ...]:
+        change = g - last
+        m, d = 0.98 * m + 0.02 * g, 0.92 * d + 0.08 * change
+        n = 0.99 * n + 0.01 * (g + 0.92 * change) ** 2
+        step = (m / (1 - 0.98**t) + 0.92 * d / (1 - 0.92**t)) / ((n / (1 - 0.99**t)).sqrt() + 1e-8)
+        return (p - 1e-3 * step) / (1 + 1e-3 * 0.02), m, d, n, g
+
+    return in_place(update, 4)
+
+
+@program
+def sophia() -> Program:
+    """Liu et al. 2023: steps by a clipped diagonal of the Hessian."""
+
+    def update(t: Tensor, p: Tensor, g: Tensor, m: Tensor, h: Tensor) -> tuple[Tensor, ...]:
+        m, h = 0.96 * m + 0.04 * g, torch.where(t % 10 == 1, 0.99 * h + 0.01 * 8192 * g * g, h)
+        return p * (1 - 1e-4 * 0.1) - 1e-4 * (m / (0.04 * h).clamp_min(1e-12)).clamp(-1, 1), m, h
+
+    return in_place(update, 2)
+
+
+@program
+def lars() -> Program:
+    """You et al. 2017: a rate for each layer, with Nesterov's momentum."""
+
+    def update(t: Tensor, p: Tensor, g: Tensor, m: Tensor) -> tuple[Tensor, ...]:
+        warm = torch.clamp(t / 100, max=1.0) * 0.5 * (1 + torch.cos(math.pi * t / 1000))
+        g = g + 1e-4 * p
+        rate = torch.where(p.norm() > 0, 0.02 * p.norm() / (g.norm() + 1e-8), torch.ones(()))
+        m = 0.9 * m + rate.clamp(max=10) * g
+        return p - warm * (g * rate + 0.9 * m), m
+
+    return in_place(update, 1)
+
+
+@program
+def schedule_free() -> Program:
+    """Defazio et al. 2024: averages in the place of a schedule, around Adam's second moment."""
+
+    def update(t: Tensor, y: Tensor, g: Tensor, z: Tensor, v: Tensor) -> tuple[Tensor, ...]:
+        rate, v = 2.5e-3 * torch.clamp(t / 50, max=1.0), 0.999 * v + 0.001 * g * g
+        weight = (rate * rate) / (rate * rate * t)
+        g = g / ((v / (1 - 0.999**t)).sqrt() + 1e-8) + 0.05 * y
+        y = torch.lerp(y, z, weight) + rate * (0.9 * (1 - weight) - 1) * g
+        return y, z - rate * g, v
+
+    return in_place(update, 2)
+
+
+@program
+def sinkhorn() -> Program:
+    """Entropic transport between two clouds, four iterations in logarithms (Cuturi 2013)."""
+
+    def distance(x: Tensor, y: Tensor) -> Tensor:
+        cost = (x[:, None] - y[None]).square().sum(2)
+        f, g = torch.zeros(len(x)), torch.zeros(len(y))
+        for _ in range(4):
+            f = -0.1 * torch.logsumexp((g[None] - cost) / 0.1 - math.log(len(y)), 1)
+            g = -0.1 * torch.logsumexp((f[:, None] - cost) / 0.1 - math.log(len(x)), 0)
+        plan = torch.exp((f[:, None] + g[None] - cost) / 0.1)
+        return (plan * cost).sum() / (len(x) * len(y))
+
+    return distance, [torch.rand(384, 3).requires_grad_(), torch.rand(448, 3)]
+
+
+@program
+def mixture_density() -> Program:
+    """Likelihood of five Gaussians for each row (Bishop 1994)."""
+
+    def loss(raw: Tensor, target: Tensor) -> Tensor:
+        weight, mean, width = raw.split(5, 1)
+        width = F.elu(width) + 1 + 1e-4
+        parts = torch.log_softmax(weight, 1) - 0.5 * ((target[:, None] - mean) / width) ** 2 - width.log()
+        return -torch.logsumexp(parts, 1).mean() + 1e-3 * (mean.square() + width.log().square()).mean()
+
+    return loss, [random(49152, 15, learned=True), random(49152)]
+
+
+@program
+def vicreg() -> Program:
+    """Bardes et al. 2022: variance, invariance, covariance."""
+
+    def loss(a: Tensor, b: Tensor) -> Tensor:
+        total = 25 * F.mse_loss(a, b)
+        for x in (a, b):
+            x = x - x.mean(0)
+            spread, together = (x.var(0) + 1e-4).sqrt(), (x.T @ x) / (len(x) - 1)
+            rest = together.square() - torch.diag_embed(torch.diagonal(together).square())
+            total = total + 12.5 * F.relu(1 - spread).mean() + rest.sum() / x.shape[1]
+        return total
+
+    return loss, [random(2048, 192, learned=True), random(2048, 192, learned=True)]
+
+
+@program
+def clipped_policy() -> Program:
+    """The loss of PPO over groups of answers, with entropy and the divergence from a reference (Shao et al. 2024)."""
+
+    def loss(logits: Tensor, chosen: Tensor, old: Tensor, reference: Tensor, reward: Tensor, mask: Tensor) -> Tensor:
+        every = torch.log_softmax(logits, 2)
+        now = every.gather(2, chosen[..., None])[..., 0]
+        entropy = -(every.exp() * every).sum(2)
+        gain = (reward - reward.mean(1, keepdim=True)) / (reward.std(1, keepdim=True) + 1e-4)
+        gain, ratio = gain.reshape(-1, 1), torch.exp(now - old)
+        away = reference - now
+        kept = torch.minimum(ratio * gain, ratio.clamp(0.8, 1.2) * gain) - 0.04 * (away.exp() - away - 1) + 0.01 * entropy
+        return -((kept * mask).sum(1) / mask.sum(1).clamp_min(1)).mean()
+
+    rows, length, words = 64, 96, 200
+    chosen = torch.randint(words, (rows, length))
+    return loss, [random(rows, length, words, learned=True), chosen, *(-torch.rand(rows, length) * 6 for _ in range(2)),
+                  random(8, 8), (torch.rand(rows, length) > 0.2).float()]  # fmt: skip
+
+
+@program
+def student_t() -> Program:
+    """Likelihood with learned degrees of freedom, location and scale."""
+
+    def loss(raw: Tensor, target: Tensor) -> Tensor:
+        free, mean, width = F.softplus(raw[..., 0]) + 2, raw[..., 1], F.softplus(raw[..., 2]) + 1e-3
+        z = (target - mean) / width
+        norm = torch.lgamma((free + 1) / 2) - torch.lgamma(free / 2) - 0.5 * torch.log(math.pi * free) - width.log()
+        return -(norm - (free + 1) / 2 * torch.log1p(z * z / free)).mean()
+
+    return loss, [random(256, 256, 3, learned=True), random(256, 256)]
+
+
+@program
+def likeness() -> Program:
+    """Structural similarity of pictures (Wang et al. 2004), and a robust difference of their gradients."""
+
+    def loss(a: Tensor, b: Tensor) -> Tensor:
+        def blur(x: Tensor) -> Tensor:
+            return F.avg_pool2d(x, 7, 1, 3)
+
+        ma, mb = blur(a), blur(b)
+        va, vb, both = blur(a * a) - ma * ma, blur(b * b) - mb * mb, blur(a * b) - ma * mb
+        same = (2 * ma * mb + 1e-4) * (2 * both + 9e-4) / ((ma * ma + mb * mb + 1e-4) * (va + vb + 9e-4))
+        edges = (a[..., 1:] - a[..., :-1]) - (b[..., 1:] - b[..., :-1])
+        return (1 - same).mean() / 2 + 0.1 * (edges.square() + 1e-6).sqrt().mean()
+
+    return loss, [torch.rand(4, 3, 128, 128).requires_grad_(), torch.rand(4, 3, 128, 128)]
+
+
+@program
+def time_mix() -> Program:
+    """RWKV's shift and mix of tokens before a gated layer (Peng et al. 2023)."""
+
+    def mix(x: Tensor, rates: Tensor, key: Tensor, value: Tensor, gate: Tensor) -> Tensor:
+        before = F.pad(x, (0, 0, 1, -1))
+        k, v, r = (x * rate + before * (1 - rate) for rate in torch.sigmoid(rates))
+        hidden = torch.square(F.relu(F.layer_norm(k, k.shape[-1:]) @ key))
+        return x + torch.sigmoid(r @ gate) * (hidden @ value) * torch.tanh(v)
+
+    width = 128
+    return mix, [random(8, 256, width, learned=True), random(3, width, learned=True), random(width, 2 * width, learned=True),
+                 random(2 * width, width, learned=True), random(width, width, learned=True)]  # fmt: skip
+
+
+@program
+def splines() -> Program:
+    """Cubic B-splines of every input, as in the layers of Liu et al. (2024)."""
+
+    def layer(x: Tensor, weight: Tensor, scale: Tensor) -> Tensor:
+        grid = torch.linspace(-2.5, 2.5, 12)
+        part = x[..., None]
+        basis = ((part >= grid[:-1]) & (part < grid[1:])).float()
+        for k in range(1, 4):
+            left = (part - grid[: -k - 1]) / (grid[k:-1] - grid[: -k - 1])
+            right = (grid[k + 1 :] - part) / (grid[k + 1 :] - grid[1:-k])
+            basis = left * basis[..., :-1] + right * basis[..., 1:]
+        return (basis * weight).sum(2) * scale + F.silu(x)
+
+    return layer, [random(2048, 32), random(32, 8, learned=True), random(32, learned=True)]
+
+
+@program
+def hue() -> Program:
+    """Pictures to hue, saturation and value, turned, and back."""
+
+    def turn(x: Tensor) -> Tensor:
+        r, g, b = x.unbind(1)
+        high, low = x.amax(1), x.amin(1)
+        span = high - low
+        part = torch.where(high == r, (g - b) / (span + 1e-6) % 6,
+                           torch.where(high == g, (b - r) / (span + 1e-6) + 2, (r - g) / (span + 1e-6) + 4))  # fmt: skip
+        angle, strength = (part / 6 + 0.15) % 1.0, (span / (high + 1e-6) * 1.3).clamp(0, 1)
+        shades = [high * (1 - strength * (1 - ((angle * 6 + n) % 6 - 3).abs() + 1).clamp(0, 1)) for n in (0.0, 4.0, 2.0)]
+        return torch.stack(shades, 1).clamp(0, 1)
+
+    return turn, [torch.rand(4, 3, 160, 160)]
+
+
+@program
+def bodies() -> Program:
+    """Forces and energy of 512 bodies."""
+
+    def energy(place: Tensor, mass: Tensor, speed: Tensor) -> tuple[Tensor, Tensor]:
+        apart = place[None] - place[:, None]
+        near = torch.rsqrt(apart.square().sum(2) + 1e-2)
+        force = (mass[None, :, None] * apart * near[..., None] ** 3).sum(1)
+        total = 0.5 * (mass * speed.square().sum(1)).sum() - 0.5 * (mass[:, None] * mass[None] * near).sum()
+        return speed + 1e-3 * force, total
+
+    return energy, [random(512, 3, learned=True), torch.rand(512), random(512, 3)]
+
+
+@program
+def prices() -> Program:
+    """Prices of options after Black and Scholes."""
+
+    def price(spot: Tensor, strike: Tensor, spread: Tensor, years: Tensor) -> tuple[Tensor, Tensor]:
+        root = spread * years.sqrt()
+        upper = (torch.log(spot / strike) + (0.02 + 0.5 * spread * spread) * years) / root
+        worth = strike * torch.exp(-0.02 * years)
+
+        def below(x: Tensor) -> Tensor:
+            return 0.5 * (1 + torch.erf(x / math.sqrt(2)))
+
+        call = spot * below(upper) - worth * below(upper - root)
+        return call, call - spot + worth
+
+    return price, [(torch.rand(1 << 19) + 0.5).requires_grad_(), torch.rand(1 << 19) + 0.5,
+                   (torch.rand(1 << 19) * 0.4 + 0.1).requires_grad_(), torch.rand(1 << 19) + 0.1]  # fmt: skip
+
+
+@program
+def lattice() -> Program:
+    """A step of a lattice Boltzmann method in two dimensions, nine speeds."""
+    moves = [(0, 0), (1, 0), (0, 1), (-1, 0), (0, -1), (1, 1), (-1, 1), (-1, -1), (1, -1)]
+    shares = [4 / 9] + [1 / 9] * 4 + [1 / 36] * 4
+
+    def step(f: Tensor, solid: Tensor) -> Tensor:
+        f = torch.stack([torch.roll(part, move, (0, 1)) for part, move in zip(f, moves)])
+        mass = f.sum(0)
+        flow = [sum(part * float(move[axis]) for part, move in zip(f, moves)) / mass for axis in (0, 1)]
+        square = flow[0] * flow[0] + flow[1] * flow[1]
+        out = []
+        for part, move, share in zip(f, moves, shares):
+            along = 3 * (flow[0] * float(move[0]) + flow[1] * float(move[1]))
+            rest = share * mass * (1 + along + 0.5 * along * along - 1.5 * square)
+            out.append(torch.where(solid, part, part + (rest - part) / 0.6))
+        return torch.stack(out)
+
+    return step, [torch.rand(9, 224, 224) + 0.5, torch.rand(224, 224) > 0.95]
+
+
+LATER = ["adan", "sophia", "lars", "schedule_free", "sinkhorn", "mixture_density", "vicreg", "clipped_policy", "student_t",
+         "likeness", "time_mix", "splines", "hue", "bodies", "prices", "lattice"]  # fmt: skip

@@ -33,12 +33,14 @@ from graphopt.core.graph import F64, I64
 from graphopt.core.utils.limits import MIB, read_json
 from graphopt.core.utils.terminal import say
 from graphopt.core.utils.whole import whole_file
+from graphopt.hardware.measure.environment import has_avx512
 from graphopt.hardware.measure.price_table import NAME, PACKED, Line, PriceTable, is_there, tables_below
 from graphopt.hardware.requests import WORDS, CompilerRequest
 
 Features = Mapping[str, float]
 # Nanoseconds a unit, before anything is known: instructions by kind, bytes by cache, what is begun. Vectors are of 16.
 USUAL = {"v.simple": 0.2, "v.load": 0.3, "v.store": 2.0, "v.div": 3.0, "v.tanh": 40.0, "v.log": 12.0, "v.exp": 4.0,
+         "v.part_load": 1.5, "v.part_store": 10.0, "v.wide": 3.0,
          "s.simple": 0.5, "s.load": 1.0, "s.store": 1.0, "s.div": 1.5, "s.tanh": 15.0, "s.log": 10.0, "s.exp": 8.0,
          "trips": 0.3, "bytes.near": 0.01, "bytes.middle": 0.03, "bytes.far": 0.08, "bytes.fresh": 0.06,
          "flops": 0.02, "nests": 500.0, "kernels": 1000.0, "calls": 3000.0}  # fmt: skip
@@ -53,7 +55,8 @@ LEAST_LEARNED = 10  # plans of a graph that costs are fitted to
 LEAST = 5  # plans from which there is a correlation
 NEAR_OPS, NEAR_SHARE = 3, 0.1  # so many ops, or this share of those that any plan asks about, is near the default
 FORMAT = "graphopt code time 1"
-SHIPPED, SHIPPED_FILE = "shipped", Path(__file__).parents[1] / "learn" / "pretrained" / "code_time.json"
+PRETRAINED = Path(__file__).parents[1] / "learn" / "pretrained"
+SHIPPED = "shipped"
 MOST_FEATURES = 10_000
 
 
@@ -273,9 +276,9 @@ def weights_named(name: str | None) -> Weights:
 
 
 def weights_file(name: str | None) -> Path:
-    """`shipped`: what comes with graphopt; null: the user's own; else a file."""
+    """`shipped`: what comes with graphopt for vectors as wide as this processor's; null: the user's own; else a file."""
     if name == SHIPPED:
-        return SHIPPED_FILE
+        return PRETRAINED / f"code_time_{'avx512' if has_avx512() else 'avx2'}.json"
     return cache_dir() / "measured" / "code_time.json" if name is None else Path(name)
 
 

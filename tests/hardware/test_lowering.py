@@ -343,3 +343,11 @@ def test_instructions_run_as_often_as_their_loops() -> None:
         "v.simple": 20 * 3,  # a product, a sum and a change of sign
         "s.load": 20 + 80, "s.div": 20, "s.tanh": 80, "s.store": 80,
     }  # fmt: skip
+
+
+def test_parts_of_vectors_and_pairs_of_vectors_count_beside() -> None:
+    whole, parts = source_work(KERNEL), KERNEL.replace("static_cast<int64_t>(16));", "static_cast<int64_t>(5L));")
+    parts = parts.replace("(x1 + 40L*x0));", "(x1 + 40L*x0), static_cast<int64_t>(5L));")
+    assert source_work(parts) - whole == {"v.part_load": 20, "v.part_store": 20}
+    pairs = KERNEL.replace("tmp0 * tmp4", "at::vec::VecMask<int64_t,2>(tmp0 * tmp4)")
+    assert source_work(pairs) - whole == {"v.wide": 20}

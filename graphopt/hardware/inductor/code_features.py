@@ -1,8 +1,10 @@
 """What can be told of generated code before it is compiled: work, traffic and structure of its kernels.
 
 The work is read off the text of the C++ source: instructions by kind, as often as their loops make them run. `v.KIND`
-is done on whole vectors, `s.KIND` on one number: `load`, `store`, `div`, functions by their names, and `simple`, all
-other arithmetic. `trips`: iterations of loops. Constants and broadcasts are free.
+is done on vectors, `s.KIND` on one number: `load`, `store`, `div`, functions by their names, and `simple`, all other
+arithmetic. Counted beside these are `v.part_load` and `v.part_store`, of fewer numbers than a vector has (copied to and
+from a buffer), and `v.wide`, lines on numbers of 64 bits, which take two vectors. `trips`: iterations of loops.
+Constants and broadcasts are free.
 """
 
 import re
@@ -25,6 +27,8 @@ _POINTER = re.compile(r"\b\w+ \+ i\b")
 _TARGET = re.compile(r"^(?:auto|float|double|int64_t|bool)?\s*&?(\w+) = (.*);$")
 _WRITTEN = re.compile(r"^\w+\[[^\]]*\] = ")
 _WIDE = re.compile(r"Vectorized|VecMask|\.store\(|loadu")
+_TWO = re.compile(r"\b(?:int64_t|double), ?2>")
+_COUNTED = re.compile(rf"(loadu|store)\(.*, {_NUMBER}")  # the last argument: how many numbers
 _VALUE = re.compile(r"\btmp\w*")
 _READ = re.compile(r"\w+\[")
 _NAME = re.compile(r"(?<![\w:])(?:std::|at::vec::|c10::|\.)?([a-z]\w*)(?:<[^()]*?>)?\(")
@@ -66,7 +70,7 @@ def source_work(kernel: str) -> Counter[str]:
             ahead = inner
             made["trips"] += int(inner.runs) * (len(inner.loops) > len(now.loops))
         elif not line.startswith(("#", "{", "}")):
-            made.update({kind: int(now.runs * count) for kind, count in _statement(line, vectors).items()})
+            made.update({kind: int(now.runs * count) for kind, count in _statement(line, vectors, now.loops).items()})
             ahead = None
         for brace in re.findall(r"[{}]", line):
             if brace == "{":
@@ -96,7 +100,7 @@ def _share(condition: str, loops: Mapping[str, _Loop]) -> float:
     return min(share, 1.0)
 
 
-def _statement(line: str, vectors: set[str]) -> Counter[str]:
+def _statement(line: str, vectors: set[str], loops: Mapping[str, _Loop]) -> Counter[str]:
     """Of one line; adds to the names that hold vectors."""
     plain = _POINTER.sub("p", _INDEX.sub("i", line))
     named, written = _TARGET.match(plain), _WRITTEN.match(plain)
@@ -113,6 +117,9 @@ def _statement(line: str, vectors: set[str]) -> Counter[str]:
     elif named:
         vectors.discard(named[1])
     kinds = _kinds(value) + Counter({"store": int(".store(" in value or written is not None)})
+    lanes = max((loop.step for loop in loops.values()), default=1)
+    parts = Counter(f"part_{verb.removesuffix('u')}" for verb, count in _COUNTED.findall(line) if int(count) < lanes)
+    kinds += parts + Counter({"wide": int(_TWO.search(line) is not None)})
     return Counter({f"{'v' if wide else 's'}.{kind}": count for kind, count in kinds.items()})
 
 

@@ -51,9 +51,21 @@ def environment_here(device: str, threads: int, libraries: tuple[str, ...] = ())
 
 
 def processor() -> str:
-    """The processor's name, as Linux knows it."""
+    """The processor's name, as Linux knows it, and whether it has vectors of 512 bits: one name is of both kinds on
+    virtual machines, and compilers write other code."""
+    name = next((value for key, value in _facts() if key == "model name"), platform.machine())
+    return f"{name}, AVX512" if has_avx512() else name
+
+
+def has_avx512() -> bool:
+    return any(key == "flags" and "avx512f" in value.split() for key, value in _facts())
+
+
+@cache
+def _facts() -> tuple[tuple[str, str], ...]:
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
     except OSError:
-        return platform.machine()
-    return next((line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")), platform.machine())
+        return ()
+    parts = (line.partition(":") for line in lines)
+    return tuple((key.strip(), value.strip()) for key, _, value in parts)

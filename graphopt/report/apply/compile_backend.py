@@ -35,7 +35,7 @@ from graphopt.core.graph import GraphError
 from graphopt.graphs.readers.pytorch.program_file import FxProgram, Phase, key_of, packed_program, unpacked_program
 from graphopt.graphs.readers.pytorch.program_inputs import InputSpec
 from graphopt.hardware.apply.allocator import use_allocator
-from graphopt.hardware.code_time import SHIPPED_FILE, load_weights
+from graphopt.hardware.code_time import SHIPPED, weights_named
 from graphopt.hardware.costs.inductor import NOTHING, Learned
 from graphopt.hardware.inductor.captured import as_graph, phase_of
 from graphopt.hardware.inductor.lowering import Request, Requests, carried_out, check_version, lower, replaced
@@ -126,7 +126,7 @@ def _held(request: CompilerRequest, gm: GraphModule, phase: Phase, *, fixed: boo
         warnings.warn(f"what was decided for fixed shapes is carried out in a {phase} graph of changing ones, "
                       "unmeasured", stacklevel=2)  # fmt: skip
         return request
-    program, time = _program(gm, phase), load_weights(SHIPPED_FILE).model
+    program, time = _program(gm, phase), weights_named(SHIPPED).model
     words = {name: Request(word) for name, word in request.requests.items()}
     ratio = time.ratio(lower(program, words, request.knobs).features, lower(program, {}, {}).features)
     kept = "carried out" if ratio <= 1 else "left alone"
