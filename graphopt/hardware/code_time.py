@@ -40,7 +40,7 @@ from graphopt.hardware.requests import WORDS, CompilerRequest
 Features = Mapping[str, float]
 # Nanoseconds a unit, before anything is known: instructions by kind, bytes by cache, what is begun. Vectors are of 16.
 USUAL = {"v.simple": 0.2, "v.load": 0.3, "v.store": 2.0, "v.div": 3.0, "v.tanh": 40.0, "v.log": 12.0, "v.exp": 4.0,
-         "v.part_load": 1.5, "v.part_store": 10.0, "v.wide": 3.0,
+         "v.part_load": 1.5, "v.part_store": 10.0, "v.wide": 3.0, "v.strided": 2.0, "s.strided": 1.0,
          "s.simple": 0.5, "s.load": 1.0, "s.store": 1.0, "s.div": 1.5, "s.tanh": 15.0, "s.log": 10.0, "s.exp": 8.0,
          "trips": 0.3, "bytes.near": 0.01, "bytes.middle": 0.03, "bytes.far": 0.08, "bytes.fresh": 0.06,
          "flops": 0.02, "nests": 500.0, "kernels": 1000.0, "calls": 3000.0}  # fmt: skip

@@ -30,7 +30,7 @@ from graphopt.core.plan import Plans, Role
 from graphopt.core.utils.terminal import Bar, say
 from graphopt.costs.loops.estimate import Estimate, Rules
 from graphopt.costs.loops.preset import FILE, derived, load, save
-from graphopt.hardware.measure.environment import variables
+from graphopt.hardware.measure.environment import has_avx512, variables
 from graphopt.hardware.measure.service import Service
 from graphopt.hardware.measure.target import Measuring, Target
 from graphopt.hardware.requests import ASSUMED, CUT, READS, CompilerRequest, request_of
@@ -40,6 +40,12 @@ HOW = Measuring(device="cpu", threads=1, block_seconds=0.003, blocks=9, spread=0
 TABLE = Path("measured") / "calibration.jsonl"
 # Knobs -> what of Inductor's rules they set. The others are accepted, and without effect on a price.
 RULES = {"reads_threshold": "reads", "opcount_threshold": "size", "acc_reads_threshold": "gathered"}
+
+
+def preset_here(name: str | None) -> str | None:
+    """`shipped`: the preset that comes with graphopt for vectors as wide as this processor's. Any other name stays."""
+    wide = {True: "xeon_sapphire_rapids_torch213", False: "epyc_zen5_avx2_torch213"}
+    return wide[has_avx512()] if name == "shipped" else name
 
 
 class Calibrated(CostModel):

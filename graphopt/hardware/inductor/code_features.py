@@ -2,9 +2,9 @@
 
 The work is read off the text of the C++ source: instructions by kind, as often as their loops make them run. `v.KIND`
 is done on vectors, `s.KIND` on one number: `load`, `store`, `div`, functions by their names, and `simple`, all other
-arithmetic. Counted beside these are `v.part_load` and `v.part_store`, of fewer numbers than a vector has (copied to and
-from a buffer), and `v.wide`, lines on numbers of 64 bits, which take two vectors. `trips`: iterations of loops.
-Constants and broadcasts are free.
+arithmetic. Counted beside these are `part_load` and `part_store`, of fewer numbers than a vector has, which go through
+a buffer; `wide`, lines on numbers of 64 bits, which take two vectors; and `strided`, reads and writes that move to
+another cache line with every iteration. `trips`: iterations of loops. Constants and broadcasts are free.
 """
 
 import re
@@ -28,6 +28,8 @@ _TARGET = re.compile(r"^(?:auto|float|double|int64_t|bool)?\s*&?(\w+) = (.*);$")
 _WRITTEN = re.compile(r"^\w+\[[^\]]*\] = ")
 _WIDE = re.compile(r"Vectorized|VecMask|\.store\(|loadu")
 _TWO = re.compile(r"\b(?:int64_t|double), ?2>")
+_PLACE = re.compile(r"(?:\w\[|\w \+ )static_cast<int64_t>\(((?:[^()]|\((?:[^()]|\([^()]*\))*\))*)\)")
+_LINE = 16  # numbers
 _COUNTED = re.compile(rf"(loadu|store)\(.*, {_NUMBER}")  # the last argument: how many numbers
 _VALUE = re.compile(r"\btmp\w*")
 _READ = re.compile(r"\w+\[")
@@ -118,9 +120,16 @@ def _statement(line: str, vectors: set[str], loops: Mapping[str, _Loop]) -> Coun
         vectors.discard(named[1])
     kinds = _kinds(value) + Counter({"store": int(".store(" in value or written is not None)})
     lanes = max((loop.step for loop in loops.values()), default=1)
-    parts = Counter(f"part_{verb.removesuffix('u')}" for verb, count in _COUNTED.findall(line) if int(count) < lanes)
-    kinds += parts + Counter({"wide": int(_TWO.search(line) is not None)})
+    kinds.update(f"part_{verb.removesuffix('u')}" for verb, count in _COUNTED.findall(line) if int(count) < lanes)
+    kinds.update({"wide": int(_TWO.search(line) is not None), "strided": _strided(line, loops)})
     return Counter({f"{'v' if wide else 's'}.{kind}": count for kind, count in kinds.items()})
+
+
+def _strided(line: str, loops: Mapping[str, _Loop]) -> int:
+    """Places in memory that move by a cache line or more in the innermost loop."""
+    moving = next((name for name in reversed(loops) if loops[name].trips > 1), "")
+    steps = [re.search(rf"\b(\d+)L\*{moving}\b", place) for place in _PLACE.findall(line) if moving]
+    return sum(step is not None and int(step[1]) >= _LINE for step in steps)
 
 
 def _kinds(value: str) -> Counter[str]:

@@ -29,7 +29,7 @@ from graphopt.core.compiler import KNOBS
 from graphopt.core.graph import F64
 from graphopt.core.plan import Decision, Decisions, Role
 from graphopt.core.utils.marks import Between, Few, OwnFolder, Share, WeightsFile, Workers
-from graphopt.hardware.costs.calibrated import Calibrated
+from graphopt.hardware.costs.calibrated import Calibrated, preset_here
 from graphopt.hardware.costs.inductor import Learned
 from graphopt.hardware.requests import request_of
 from graphopt.problems.assignment import AssignProblem
@@ -103,7 +103,7 @@ class CompilerPolicy(Optimizer):
     """considered: decisions that are simulated in a round. pool: of these, those that are lowered. each: evaluations of
     a round; untold: of these, how many are of what comes first, however it is predicted. sure: with a budget of 0, the
     relative gain that must be predicted for the default to be left. margin: as of `compiler_search`. preset: as of
-    `cost=calibrated`. weights, table, builders: as of `cost=learned`."""
+    `cost=calibrated`, or `shipped` (`preset_here`). weights, table, builders: as of `cost=learned`."""
 
     needs_roles = frozenset({Role.FUSION})
     needs = frozenset({"compiled_program"})
@@ -117,7 +117,7 @@ class CompilerPolicy(Optimizer):
             name=name, weights=weights, table=table, environment=None, builders=builders, build_seconds=120
         )
         self.predict: Predict = predictions(learned)
-        self.simulate: Simulate = simulations(Calibrated(name=name, preset=preset))
+        self.simulate: Simulate = simulations(Calibrated(name=name, preset=preset_here(preset)))
 
     def solve(self, problem: AssignProblem) -> None:
         climb = Climb(problem, self.each, self.margin)
