@@ -1,6 +1,6 @@
-"""Programs of torch's own functions, to which the costs of `cost=learned` are fitted: optimisers of torch.optim, losses,
-and chains of layers, activations, reductions and selections that a seed draws, as Adams et al. (2019, section 5) draw
-pipelines.
+"""Programs of torch's own functions, to which the costs of `cost=learned` are fitted: optimisers of torch.optim,
+losses, and chains of layers, activations, reductions and selections that a seed draws, as Adams et al. (2019, section
+5) draw pipelines.
 
     python run.py experiment=calibration dataset.source=benchmarks/library_programs.py dataset.graphs=compiled
 
@@ -82,7 +82,9 @@ OPTIMISERS: dict[str, Callable[[], Program]] = {
 # ---- losses: of a prediction that comes from a map of inputs
 
 
-def loss(of: Callable[..., Tensor], *others: Callable[[int, int], Tensor], rows: int = 8192, width: int = 128) -> Program:
+def loss(
+    of: Callable[..., Tensor], *others: Callable[[int, int], Tensor], rows: int = 8192, width: int = 128
+) -> Program:
     """of(prediction, others...); each of the others is made from rows and width."""
 
     def run(x: Tensor, scale: Tensor, shift: Tensor, *given: Tensor) -> Tensor:
@@ -117,7 +119,8 @@ LOSSES: dict[str, Callable[[], Program]] = {
     "soft_cross_entropy": lambda: loss(lambda p, t: F.cross_entropy(p, torch.softmax(t, 1)), real, width=48),
     "binary": lambda: loss(lambda p, t: F.binary_cross_entropy(torch.sigmoid(p), t), share),
     "binary_logits": lambda: loss(lambda p, t, w: F.binary_cross_entropy_with_logits(p, t, w), share, share),
-    "divergence": lambda: loss(lambda p, t: F.kl_div(F.log_softmax(p, 1), torch.softmax(t, 1), reduction="batchmean"), real),
+    "divergence": lambda: loss(lambda p, t: F.kl_div(F.log_softmax(p, 1), torch.softmax(t, 1), reduction="batchmean"),
+                               real),
     "huber": lambda: loss(partial(F.huber_loss, delta=0.7), real, width=100),
     "smooth": lambda: loss(lambda p, t: F.smooth_l1_loss(p, t, beta=0.4) + F.mse_loss(p, t).sqrt(), real),
     "poisson": lambda: loss(lambda p, t: F.poisson_nll_loss(p.clamp(max=4), t, full=False), share),
@@ -128,7 +131,8 @@ LOSSES: dict[str, Callable[[], Program]] = {
     "triplet": lambda: loss(lambda p, a, b: F.triplet_margin_loss(p, a, b, swap=True), real, real),
     "hinge": lambda: loss(lambda p, t, s: F.hinge_embedding_loss(F.pairwise_distance(p, t), s), real, sign),
     "focal": lambda: loss(lambda p, t: (((t - torch.sigmoid(p)).abs() ** 2)
-                                        * F.binary_cross_entropy_with_logits(p, t, reduction="none")).mean(), share, width=20),
+                                        * F.binary_cross_entropy_with_logits(p, t, reduction="none")).mean(), share,
+                          width=20),
     "polynomial": lambda: loss(lambda p, t: (F.cross_entropy(p, t, reduction="none") + 1 - torch.softmax(p, 1)
                                              .gather(1, t[:, None])[:, 0]).mean(), label, width=64),
 }  # fmt: skip
@@ -150,13 +154,15 @@ class Draw(random.Random):
 
 ACTIVATIONS: list[Step] = [
     F.gelu, partial(F.gelu, approximate="tanh"), F.silu, F.mish, F.elu, F.selu, F.softplus, F.softsign, F.hardswish,
-    F.leaky_relu, torch.sigmoid, torch.tanh, F.logsigmoid, F.tanhshrink, lambda x: torch.sin(x) ** 2, lambda x: F.relu(x) ** 2,
+    F.leaky_relu, torch.sigmoid, torch.tanh, F.logsigmoid, F.tanhshrink, lambda x: torch.sin(x) ** 2,
+    lambda x: F.relu(x) ** 2,
     lambda x: torch.exp(-x * x), lambda x: torch.sign(x) * torch.log1p(x.abs()), torch.atan, torch.erf,
 ]  # fmt: skip
 ROWS: list[Step] = [
     lambda x: torch.softmax(x, -1), lambda x: torch.log_softmax(x, -1), lambda x: F.normalize(x, dim=-1),
     lambda x: (x - x.mean(-1, keepdim=True)) / (x.std(-1, keepdim=True) + 1e-3), lambda x: x - x.amax(-1, keepdim=True),
-    lambda x: x * torch.rsqrt(x.square().mean(-1, keepdim=True) + 1e-5), lambda x: x - torch.logsumexp(x, -1, keepdim=True),
+    lambda x: x * torch.rsqrt(x.square().mean(-1, keepdim=True) + 1e-5),
+    lambda x: x - torch.logsumexp(x, -1, keepdim=True),
     lambda x: x / (x.abs().sum(-1, keepdim=True) + 1e-3), lambda x: x * torch.sigmoid(x.mean(-1, keepdim=True)),
 ]  # fmt: skip
 COLUMNS: list[Step] = [
@@ -169,15 +175,16 @@ SHIFTS: list[Step] = [
 ]  # fmt: skip
 PICTURES: list[Step] = [
     lambda x: F.interpolate(F.avg_pool2d(x, 2), scale_factor=2.0), lambda x: F.max_pool2d(x, 3, 1, 1),
-    lambda x: F.avg_pool2d(x, 3, 1, 1), lambda x: F.instance_norm(x), lambda x: F.pad(x, (1, 1, 1, 1), "reflect")[:, :, 2:, 2:],
+    lambda x: F.avg_pool2d(x, 3, 1, 1), lambda x: F.instance_norm(x),
+    lambda x: F.pad(x, (1, 1, 1, 1), "reflect")[:, :, 2:, 2:],
     lambda x: x * torch.sigmoid(x.mean((2, 3), keepdim=True)), lambda x: x * torch.sigmoid(x.amax(1, keepdim=True)),
     lambda x: F.local_response_norm(x, 3), lambda x: F.pixel_shuffle(F.pixel_unshuffle(x, 2).tanh(), 2),
 ]  # fmt: skip
 
 
 def chain(seed: int) -> Program:
-    """Six to twelve pieces on rows [rows, width] or pictures [batch, channels, height, width], of which some take earlier
-    values along, and a sum or a loss at the end."""
+    """Six to twelve pieces on rows [rows, width] or pictures [batch, channels, height, width], of which some take
+    earlier values along, and a sum or a loss at the end."""
     draw, pictures = Draw(seed), seed % 4 == 3
     torch.manual_seed(seed)
     size = draw.choice([1 << 18, 1 << 19, 1 << 20])

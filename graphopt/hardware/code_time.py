@@ -41,6 +41,7 @@ Features = Mapping[str, float]
 # Nanoseconds a unit, before anything is known: instructions by kind, bytes by cache, what is begun. Vectors are of 16.
 USUAL = {"v.simple": 0.2, "v.load": 0.3, "v.store": 2.0, "v.div": 3.0, "v.tanh": 40.0, "v.log": 12.0, "v.exp": 4.0,
          "v.part_load": 1.5, "v.part_store": 10.0, "v.wide": 3.0, "v.strided": 2.0, "s.strided": 1.0,
+         "v.mask_load": 3.0, "v.mask_store": 5.0, "s.mask_load": 0.5, "s.mask_store": 0.5,
          "s.simple": 0.5, "s.load": 1.0, "s.store": 1.0, "s.div": 1.5, "s.tanh": 15.0, "s.log": 10.0, "s.exp": 8.0,
          "trips": 0.3, "bytes.near": 0.01, "bytes.middle": 0.03, "bytes.far": 0.08, "bytes.fresh": 0.06,
          "flops": 0.02, "nests": 500.0, "kernels": 1000.0, "calls": 3000.0}  # fmt: skip
@@ -48,7 +49,7 @@ FUNCTION = 5.0  # ns, of other `v.NAME` and `s.NAME`
 SURE = 0.02  # relative difference of two times from which their order is taken as known
 STEEP = 0.03  # of predicted logarithms: difference at which an order counts as clear
 ORDER = 0.1  # weight of the order beside the squared errors
-USUALLY = 0.003  # weight of staying at the usual costs
+USUALLY = 0.01  # weight of staying at the usual costs
 DRAWS = 300
 MOST = 0.9
 LEAST_LEARNED = 10  # plans of a graph that costs are fitted to
@@ -276,7 +277,8 @@ def weights_named(name: str | None) -> Weights:
 
 
 def weights_file(name: str | None) -> Path:
-    """`shipped`: what comes with graphopt for vectors as wide as this processor's; null: the user's own; else a file."""
+    """`shipped`: what comes with graphopt, for vectors as wide as this processor's; null: the user's own; else a
+    file."""
     if name == SHIPPED:
         return PRETRAINED / f"code_time_{'avx512' if has_avx512() else 'avx2'}.json"
     return cache_dir() / "measured" / "code_time.json" if name is None else Path(name)

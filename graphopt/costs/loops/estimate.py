@@ -273,7 +273,8 @@ MOST_UNEVEN = 35
 @dataclass(frozen=True, slots=True)
 class Stage:
     """Leaves that are one loop over `points` elements. tiled: the level whose loop is vectorised, -1 for none. depth:
-    levels; across: of these, those over elements. last: iterations of the innermost."""
+    levels; across: of these, those over elements. last: iterations of the innermost. row: elements along the level that
+    is vectorised."""
 
     leaves: tuple[Leaf, ...]
     points: int
@@ -281,6 +282,7 @@ class Stage:
     depth: int
     across: int
     last: int
+    row: int
 
 
 def stage_of(leaves: Sequence[Leaf]) -> Stage:
@@ -302,7 +304,8 @@ def stage_of(leaves: Sequence[Leaf]) -> Stage:
     work = sum(leaf.body.size + 2 for leaf in leaves)
     if levels and (uneven[tiled] >= MOST_UNEVEN or uneven[tiled] >= UNEVEN_SHARE * work):
         tiled = -1
-    return Stage(tuple(leaves), prod(sizes), tiled, levels, len(wide.outer), (1, *sizes)[-1])
+    row = sizes[tiled] if levels and tiled >= 0 else 1
+    return Stage(tuple(leaves), prod(sizes), tiled, levels, len(wide.outer), (1, *sizes)[-1], row)
 
 
 def along(leaf: Leaf, steps: tuple[int, ...], level: int, levels: int) -> int:
@@ -311,15 +314,21 @@ def along(leaf: Leaf, steps: tuple[int, ...], level: int, levels: int) -> int:
     return steps[leaf.levels[own]] if 0 <= own < len(leaf.levels) else 0
 
 
-def working(bodies: Bodies, stage: Stage, preset: Preset) -> float:
-    """Nanoseconds of a stage's operations. What is the same all along the innermost loop is computed before it."""
+def working(bodies: Bodies, stage: Stage, writes: int, preset: Preset) -> float:
+    """Nanoseconds of a stage's operations. What is the same all along the innermost loop is computed before it. One
+    number for all loops is computed for every vector where results are written: they may be its operands."""
     table = preset.scalar if stage.tiled < 0 else preset.vector
+    lanes = preset.lanes if stage.tiled >= 0 else 1
     cost, done = 0.0, set[tuple[int, int]]()
     for leaf in stage.leaves:
         for evaluated in leaf.body.made - done:
             loop, places = evaluated
-            once = places >= 0 and stage.depth and not _steps(bodies, leaf, places, stage.depth - 1, stage.depth)
-            cost += _work(bodies.loops[loop], stage, table) / (stage.last if once else 1)
+            levels = range(stage.depth if places >= 0 else 0)
+            still = [not _steps(bodies, leaf, places, level, stage.depth) for level in levels]
+            if still and all(still) and writes and stage.across == stage.depth:
+                cost += _work(bodies.loops[loop], stage, preset.scalar) / lanes
+            else:
+                cost += _work(bodies.loops[loop], stage, table) / (stage.last if still and still[-1] else 1)
         done |= leaf.body.made
     return cost * stage.points
 
@@ -338,18 +347,24 @@ def _work(loop: Loop, stage: Stage, table: Mapping[str, float]) -> float:
     return cost
 
 
-def moving(bodies: Bodies, stage: Stage, made: set[int], writes: int, preset: Preset) -> float:
+def moving(bodies: Bodies, stage: Stage, made: set[int], kept: Sequence[int], preset: Preset) -> float:
     """Nanoseconds of reading and writing a stage's elements in the nearest cache. made: buffers that the loop makes,
-    which it does not read; writes: results that are kept."""
+    which it does not read; kept: of these, those that it writes."""
     table = preset.scalar if stage.tiled < 0 else preset.vector
     level = stage.tiled if stage.tiled >= 0 else stage.depth - 1
-    cost, seen = table["write"] * writes, set[Access]()
+    part = preset.part / stage.row if stage.tiled >= 0 and stage.row % preset.lanes else 0.0
+
+    def moved(way: str, buffer: int) -> float:
+        truth = bodies.program.buffers[buffer].truth
+        return table.get(f"truth_{way}", table[way]) if truth else table[way]
+
+    cost, seen = sum(moved("write", buffer) + part for buffer in kept), set[Access]()
     for leaf in stage.leaves:
         for access in leaf.body.reads:
             if access.buffer not in made and access not in seen:
                 seen.add(access)
                 step = _steps(bodies, leaf, access.places, level, stage.depth) if stage.depth else 0
-                cost += table["read"] if step == 1 else table["uneven"] if step else 0.0
+                cost += moved("read", access.buffer) if step == 1 else table["uneven"] if step else 0.0
     return cost * stage.points
 
 
@@ -452,8 +467,8 @@ class Estimate:
             several = len(group.stages) > 1
             kept = [b for b in own
                     if self.bodies.program.buffers[b].kept or readers.get(b, 0) & ~group.own or several]  # fmt: skip
-            work += working(self.bodies, stage, preset)
-            move += moving(self.bodies, stage, own, len(kept), preset)
+            work += working(self.bodies, stage, len(kept), preset)
+            move += moving(self.bodies, stage, own, kept, preset)
             for leaf in stage.leaves:
                 for (buffer, _), size in leaf.bytes.items():
                     if buffer in kept:

@@ -38,14 +38,15 @@ class Read(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Buffer:
-    """numel, item: elements, and bytes of one. whole: of a whole-number type, so that it may hold indices. kept: read
-    by the caller."""
+    """numel, item: elements, and bytes of one. whole: of a whole-number type, so that it may hold indices. truth:
+    of truth values. kept: read by the caller."""
 
     name: str
     numel: int
     item: int
     whole: bool = False
     kept: bool = False
+    truth: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,16 +20,18 @@ FORMAT = 1
 LARGEST = 1 << 20  # bytes of a file
 MOST = 1e15  # of anything
 NEEDED = frozenset({"read", "write", "uneven", "unknown"})  # of both tables of operations
+NUMBERS = ("result", "kernel", "flop", "part")
 Level = tuple[float, float]
 
 
 @dataclass(frozen=True, slots=True)
 class Preset:
     """Nanoseconds. vector, scalar: operation -> of one element, in loops that are and are not vectorised; `read`,
-    `write`: of an element in the nearest cache, `uneven`: of one that the loop does not step to by one, `unknown`: of
+    `write`: of an element in the nearest cache, `truth_read` and `truth_write` of truth values, `uneven`: of one that the loop does not step to by one, `unknown`: of
     operations that were not measured. read, write: (bytes that were touched since, of one byte on top), ascending.
-    result: of allocating a buffer and beginning the loop that writes it; kernel: of calling a compiled function; flop:
-    of products of matrices.
+    part: of writing a vector that is not full, on top. result: of allocating a buffer and beginning the loop
+    that writes it; kernel: of calling a compiled function; flop: of products of matrices. lanes: numbers of 32 bits in
+    a vector.
     """
 
     vector: Mapping[str, float]
@@ -39,6 +41,8 @@ class Preset:
     result: float
     kernel: float
     flop: float
+    part: float
+    lanes: int
 
 
 def save(path: Path, preset: Preset, machine: str, date: str) -> None:
@@ -46,7 +50,7 @@ def save(path: Path, preset: Preset, machine: str, date: str) -> None:
     content = {"format": FORMAT, "machine": machine, "date": date,
                "vector": _rounded(preset.vector), "scalar": _rounded(preset.scalar),
                "read": [list(level) for level in preset.read], "write": [list(level) for level in preset.write],
-               "result": preset.result, "kernel": preset.kernel, "flop": preset.flop}  # fmt: skip
+               **{name: getattr(preset, name) for name in NUMBERS}, "lanes": preset.lanes}  # fmt: skip
     with writing(path):
         path.parent.mkdir(parents=True, exist_ok=True)
         with whole_file(path) as file:
@@ -83,7 +87,8 @@ def read(path: Path) -> Preset:
             raise ValueError("of another format")
         vector, scalar = _table(stored["vector"]), _table(stored["scalar"])
         return Preset(vector, scalar, _levels(stored["read"]), _levels(stored["write"]),
-                      *(_number(stored[part]) for part in ("result", "kernel", "flop")))  # fmt: skip
+                      **{name: _number(stored[name]) for name in NUMBERS},
+                      lanes=max(1, int(_number(stored["lanes"]))))  # fmt: skip
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise UserError(f"{path} holds no preset of cost=calibrated ({type(error).__name__}: {str(error)[:80]}); "
                         f"delete it and run `{COMMAND}`") from None  # fmt: skip
@@ -115,13 +120,15 @@ NS = 1e9
 
 def derived(seconds: Mapping[str, float], sizes: Mapping[str, int]) -> Preset:
     """seconds: of one run of each probe. sizes: `terms`, `elements` of sums; `rows`, `columns` of reduced matrices;
-    `chosen`, `width` of gathered rows; `side` of multiplied matrices."""
+    `chosen`, `width` of gathered rows; `side` of multiplied matrices; `parts` rows that end in a vector that is not
+    full; `lanes` of a vector."""
     ns = {name: value * NS for name, value in seconds.items()}
     read, write, near = _traffic(ns)
     tables = {mode: _table_of_probes(ns, mode, sizes, near) for mode in ("vector", "scalar")}
     result = max((ns["nests 9"] - ns["nests 1"]) / 8, 0.0)
     flop = max(ns["products"] - ns["nests 1"], 0.0) / (2 * sizes["side"] ** 3)
-    return Preset(tables["vector"], tables["scalar"], read, write, result, ns["nests 1"], flop)
+    part = max((ns["rows short"] - ns["rows whole"]) / (2 * sizes["parts"]), 0.0)
+    return Preset(tables["vector"], tables["scalar"], read, write, result, ns["nests 1"], flop, part, sizes["lanes"])
 
 
 def _table_of_probes(ns: Mapping[str, float], mode: str, sizes: Mapping[str, int], near: Level) -> dict[str, float]:
@@ -142,6 +149,10 @@ def _table_of_probes(ns: Mapping[str, float], mode: str, sizes: Mapping[str, int
     table |= {"read": 4 * near[0] + slow, "write": 4 * near[1] + slow, "uneven": 4 * near[0] + uneven}
     table["indirect_indexing"] = max((ns["gathered rows"] - ns["gathered plain"]) / gathered, LEAST)
     table["atomic_add"] = max((ns["gathered added"] - ns["gathered plain"]) / gathered, LEAST)
+    table["wide"] = max((ns[f"{mode}_whole wide"] - ns[f"{mode}_whole plain"]) / times, LEAST)
+    masks, floats = (ns[f"{mode}_truth {name}"] / sizes["elements"] for name in ("write", "plain"))
+    table["truth_write"] = max(table["write"] + masks - floats, LEAST)
+    table["truth_read"] = max(table["read"] + ns[f"{mode}_truth read"] / sizes["elements"] - floats, LEAST)
     table["unknown"] = table["mul"] + slow
     return table
 

@@ -3,8 +3,9 @@
 The work is read off the text of the C++ source: instructions by kind, as often as their loops make them run. `v.KIND`
 is done on vectors, `s.KIND` on one number: `load`, `store`, `div`, functions by their names, and `simple`, all other
 arithmetic. Counted beside these are `part_load` and `part_store`, of fewer numbers than a vector has, which go through
-a buffer; `wide`, lines on numbers of 64 bits, which take two vectors; and `strided`, reads and writes that move to
-another cache line with every iteration. `trips`: iterations of loops. Constants and broadcasts are free.
+a buffer; `wide`, lines on numbers of 64 bits, which take two vectors; `mask_load` and `mask_store`, of truth values in
+memory; and `strided`, reads and writes that move to another cache line with every iteration. `trips`: iterations of
+loops. Constants and broadcasts are free.
 """
 
 import re
@@ -30,6 +31,7 @@ _WIDE = re.compile(r"Vectorized|VecMask|\.store\(|loadu")
 _TWO = re.compile(r"\b(?:int64_t|double), ?2>")
 _PLACE = re.compile(r"(?:\w\[|\w \+ )static_cast<int64_t>\(((?:[^()]|\((?:[^()]|\([^()]*\))*\))*)\)")
 _LINE = 16  # numbers
+_BASE = re.compile(r"\b(\w+)(?: \+ |\[)static_cast")
 _COUNTED = re.compile(rf"(loadu|store)\(.*, {_NUMBER}")  # the last argument: how many numbers
 _VALUE = re.compile(r"\btmp\w*")
 _READ = re.compile(r"\w+\[")
@@ -64,6 +66,7 @@ class _Scope(NamedTuple):
 def source_work(kernel: str) -> Counter[str]:
     """Instruction -> how often it runs, of the text of one kernel."""
     made, vectors = Counter[str](), set[str]()
+    masks = frozenset(re.findall(r"\bbool\* *(\w+)", kernel[: kernel.find("\n{")]))
     scopes, ahead = [_Scope(1.0, {})], None  # ahead: of the braces, or the statement, that come next
     for text in kernel[kernel.find("\n{") + 1 :].splitlines():
         line, now = text.strip(), ahead or scopes[-1]
@@ -72,7 +75,9 @@ def source_work(kernel: str) -> Counter[str]:
             ahead = inner
             made["trips"] += int(inner.runs) * (len(inner.loops) > len(now.loops))
         elif not line.startswith(("#", "{", "}")):
-            made.update({kind: int(now.runs * count) for kind, count in _statement(line, vectors, now.loops).items()})
+            made.update(
+                {kind: int(now.runs * count) for kind, count in _statement(line, vectors, masks, now.loops).items()}
+            )
             ahead = None
         for brace in re.findall(r"[{}]", line):
             if brace == "{":
@@ -102,8 +107,8 @@ def _share(condition: str, loops: Mapping[str, _Loop]) -> float:
     return min(share, 1.0)
 
 
-def _statement(line: str, vectors: set[str], loops: Mapping[str, _Loop]) -> Counter[str]:
-    """Of one line; adds to the names that hold vectors."""
+def _statement(line: str, vectors: set[str], masks: frozenset[str], loops: Mapping[str, _Loop]) -> Counter[str]:
+    """Of one line; adds to the names that hold vectors. masks: those of truth values in memory."""
     plain = _POINTER.sub("p", _INDEX.sub("i", line))
     named, written = _TARGET.match(plain), _WRITTEN.match(plain)
     value = named[2] if named else plain[written.end() :] if written else plain
@@ -121,13 +126,14 @@ def _statement(line: str, vectors: set[str], loops: Mapping[str, _Loop]) -> Coun
     kinds = _kinds(value) + Counter({"store": int(".store(" in value or written is not None)})
     lanes = max((loop.step for loop in loops.values()), default=1)
     kinds.update(f"part_{verb.removesuffix('u')}" for verb, count in _COUNTED.findall(line) if int(count) < lanes)
+    kinds.update(f"mask_{'store' if '.store(' in line else 'load'}" for name in _BASE.findall(line) if name in masks)
     kinds.update({"wide": int(_TWO.search(line) is not None), "strided": _strided(line, loops)})
     return Counter({f"{'v' if wide else 's'}.{kind}": count for kind, count in kinds.items()})
 
 
 def _strided(line: str, loops: Mapping[str, _Loop]) -> int:
     """Places in memory that move by a cache line or more in the innermost loop."""
-    moving = next((name for name in reversed(loops) if loops[name].trips > 1), "")
+    moving = next((name for name, loop in [*loops.items()][::-1] if loop.trips > 1), "")
     steps = [re.search(rf"\b(\d+)L\*{moving}\b", place) for place in _PLACE.findall(line) if moving]
     return sum(step is not None and int(step[1]) >= _LINE for step in steps)
 

@@ -5,8 +5,10 @@ from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import sympy
+import torch
 from sympy import Expr
 from torch._inductor import config
+from torch._inductor.codegen.common import DataTypePropagation, OptimizationContext
 from torch._inductor.graph import GraphLowering
 from torch._inductor.ir import ComputedBuffer, IRNode, MutationLayoutSHOULDREMOVE, StorageBox
 from torch._inductor.loop_body import LoopBody, MemoryUsageType
@@ -118,7 +120,8 @@ class _Reader:
         layout = buffer.get_layout()
         kept = name in self.kept or isinstance(layout, MutationLayoutSHOULDREMOVE)
         dtype = layout.dtype
-        return Buffer(name, int(sympy.prod(layout.size)), dtype.itemsize, not dtype.is_floating_point, kept)
+        numel, truth = int(sympy.prod(layout.size)), dtype == torch.bool
+        return Buffer(name, numel, dtype.itemsize, not dtype.is_floating_point, kept, truth)
 
     def step(self, leaf: BaseSchedulerNode) -> Loop | LibraryCall:
         node = leaf.node
@@ -161,9 +164,23 @@ def _work(node: ComputedBuffer, body: LoopBody) -> dict[str, float]:
     made = {name: float(count) for name, count in body.op_counts.items() if name not in NO_WORK}
     if "reduction" in made:
         made[f"reduction.{node.get_reduction_type()}"] = made.pop("reduction")
+    if wide := _wide(body):
+        made["wide"] = float(wide)
     if any(e.mode == "atomic_add" for e in body.memory_usage[MemoryUsageType.STORE]):
         made["atomic_add"] = 1.0
     return made
+
+
+def _wide(body: LoopBody) -> int:
+    """Operations on numbers of 64 bits."""
+    DataTypePropagation.propagate_loopbody(body)
+
+    def is_wide(node: Node) -> bool:
+        known = node.meta.get(OptimizationContext.key)
+        return known is not None and known.dtype in (torch.int64, torch.float64)
+
+    working = [node for node in body.root_block.graph.nodes if node.op == "call_method" and node.target not in NO_WORK]
+    return sum(any(map(is_wide, (node, *node.all_input_nodes))) for node in working)
 
 
 def _size(node: ComputedBuffer) -> int:

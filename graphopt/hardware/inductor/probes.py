@@ -7,7 +7,7 @@ from pathlib import Path
 
 import torch
 from torch import Tensor
-from torch._inductor import config
+from torch._inductor import config, cpu_vec_isa
 
 from graphopt.graphs.readers.pytorch.program_file import save_program
 from graphopt.hardware.inductor.captured import capture_step
@@ -19,8 +19,10 @@ ROWS, COLUMNS = 256, 512  # of reduced matrices
 SIZES = tuple(1 << power for power in range(16, 27, 2))  # bytes that are copied or written
 WIDTH, CHOSEN = 64, 2048  # of gathered rows
 SIDE = 256  # of multiplied matrices
+PARTS = 1 << 12  # rows that end in a vector that is not full
+LANES = cpu_vec_isa.pick_vec_isa().nelements() if cpu_vec_isa.valid_vec_isa_list() else 1
 EXTENT = {"terms": TERMS, "elements": ELEMENTS, "rows": ROWS, "columns": COLUMNS, "width": WIDTH, "chosen": CHOSEN,
-          "side": SIDE}  # fmt: skip
+          "side": SIDE, "parts": PARTS, "lanes": LANES}  # fmt: skip
 
 Example = tuple[Callable[..., list[Tensor]], list[Tensor]]
 
@@ -63,10 +65,16 @@ TERM: dict[str, Term] = {
 
 
 def probes() -> Iterator[Probe]:
-    for scalar in (False, True):
+    for mode, scalar in (("vector", False), ("scalar", True)):
         for name, term in TERM.items():
-            yield Probe(f"{'scalar' if scalar else 'vector'} {name}", summed(term), scalar)
+            yield Probe(f"{mode} {name}", summed(term), scalar)
+        for name, kind in (("plain", torch.float32), ("wide", torch.int64)):
+            yield Probe(f"{mode}_whole {name}", partial(_compared, kind), scalar)
+        yield Probe(f"{mode}_truth plain", partial(_of_one, lambda x: x + 1.0), scalar)
+        yield Probe(f"{mode}_truth write", partial(_of_one, lambda x: x > 0.5), scalar)
+        yield Probe(f"{mode}_truth read", partial(_of_one, lambda x: x + 1.0, True), scalar)
     yield from _traffic()
+    yield from _rows()
     yield from _reductions()
     yield from _gathering()
     for nests in (1, 9):
@@ -77,6 +85,37 @@ def probes() -> Iterator[Probe]:
 def _several(count: int) -> Example:
     """So many loops of a few elements."""
     return lambda *xs: [x + 1.0 for x in xs], [torch.rand(16 + 16 * k) for k in range(count)]
+
+
+def _of_one(run: Callable[[Tensor], Tensor], truth: bool = False) -> Example:
+    given = torch.rand(ELEMENTS)
+    return lambda x: [run(x)], [given > 0.5 if truth else given]
+
+
+def _compared(kind: torch.dtype) -> Example:
+    """How many of TERMS numbers each element is not."""
+
+    def run(x: Tensor) -> list[Tensor]:
+        total = (x != 0).float()
+        for i in range(1, TERMS):
+            total = total + (x != i).float()
+        return [total]
+
+    return run, [torch.randint(0, TERMS, (ELEMENTS,)).to(kind)]
+
+
+def _rows() -> Iterator[Probe]:
+    """Rows of two vectors, and of an element less: written twice, and read in between."""
+
+    def kept(width: int) -> Example:
+        def run(x: Tensor, shift: Tensor) -> list[Tensor]:
+            y = x + shift
+            return [y, y - y.amax(-1, keepdim=True)]
+
+        return run, [torch.rand(PARTS, width), torch.rand(width)]
+
+    yield Probe("rows whole", partial(kept, 2 * LANES))
+    yield Probe("rows short", partial(kept, 2 * LANES - 1))
 
 
 def _traffic() -> Iterator[Probe]:
