@@ -26,12 +26,12 @@ Level = tuple[float, float]
 
 @dataclass(frozen=True, slots=True)
 class Preset:
-    """Nanoseconds. vector, scalar: operation -> of one element, in loops that are and are not vectorised; `read`,
-    `write`: of an element in the nearest cache, `truth_read` and `truth_write` of truth values, `uneven`: of one that the loop does not step to by one, `unknown`: of
-    operations that were not measured. read, write: (bytes that were touched since, of one byte on top), ascending.
-    part: of writing a vector that is not full, on top. result: of allocating a buffer and beginning the loop
-    that writes it; kernel: of calling a compiled function; flop: of products of matrices. lanes: numbers of 32 bits in
-    a vector.
+    """Nanoseconds. vector, scalar: operation -> of one element, in loops that are and are not vectorised; `wide`: of an
+    operation on numbers of 64 bits, on top; `read`, `write`: of an element in the nearest cache, `truth_read` and
+    `truth_write` of truth values; `uneven`: of one that the loop does not step to by one; `unknown`: of operations that
+    were not measured. read, write: (bytes that were touched since, of one byte on top), ascending. part: of writing a
+    vector that is not full, on top. result: of allocating a buffer and beginning the loop that writes it; kernel: of
+    calling a compiled function; flop: of products of matrices. lanes: numbers of 32 bits in a vector.
     """
 
     vector: Mapping[str, float]
