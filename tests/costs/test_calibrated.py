@@ -1,6 +1,7 @@
 """Loops of programs by hand: what is stored, what shares a nest, what it costs. No compiler runs here."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,11 +21,12 @@ ROW: Index = ("loop", 0)
 COLUMN: Index = ("loop", 1)
 COMMAND = "graphopt measure calibrate"
 TABLE = {"exp": 2.0, "mul": 0.5, "inner.sum": 0.25, "read": 0.0, "write": 0.0, "uneven": 0.0, "unknown": 1.0}
-BARE = Preset(TABLE, {name: 8 * cost for name, cost in TABLE.items()}, ((1e12, 0.0),), ((1e12, 0.0),), 0.0, 0.0, 0.0)
+NEAR = ((1e12, 0.0),)
+BARE = Preset(TABLE, {name: 8 * cost for name, cost in TABLE.items()}, NEAR, NEAR, 0.0, 0.0, 0.0, part=0.0, lanes=4)
 
 
 def loop(buffer: int, op: str, work: str, *reads: Read, shape: tuple[int, ...] = (ROWS, COLUMNS), **of: Any) -> Loop:
-    steps = {1: (1,), 2: (COLUMNS, 1)}[len(shape)]
+    steps = {0: (), 1: (1,), 2: (COLUMNS, 1)}[len(shape)]
     return Loop(buffer, op, shape, of.get("reduced", ()), steps, reads, {work: 1.0})
 
 
@@ -96,8 +98,25 @@ def test_a_call_between_ends_a_kernel_and_far_data_costs_more() -> None:
     of = estimate(loop(1, "", "exp", Read(0, FLAT)), call, loop(3, "", "mul", Read(2, FLAT)), kept=(3,))
     assert (len(made(of).nests), made(of).kernels) == (2, 2)
     of = estimate(loop(1, "", "exp", Read(0, FLAT)), kept=(1,))
-    far = Preset(BARE.vector, BARE.scalar, ((1e6, 0.0), (1e12, 0.25)), BARE.write, 0.0, 0.0, 0.0)
+    far = replace(BARE, read=((1e6, 0.0), (1e12, 0.25)))
     assert nanoseconds(of, made(of), far) == pytest.approx(SIZE * 2.0 + SIZE * 4 * 0.25)
+
+
+def test_a_single_number_is_computed_again_for_every_vector() -> None:
+    of = estimate(loop(1, "v", "exp", Read(0, ("number", 0)), shape=()),
+                  loop(2, "", "mul", Read(1, ("number", 0)), Read(3, FLAT)), loop(3, "", "mul", Read(0, FLAT)),
+                  kept=(2, 3), small={1: 1})  # fmt: skip
+    assert nanoseconds(of, made(of)) == pytest.approx((16.0 / BARE.lanes + 0.5 * 2) * SIZE)
+    assert nanoseconds(of, made(of, {"v": True})) == pytest.approx(0.5 * 2 * SIZE, rel=1e-3)
+
+
+def test_truth_values_and_vectors_that_are_not_full_have_costs_of_their_own() -> None:
+    of, table = chain(), {**TABLE, "truth_write": 3.0, "truth_read": 1.0, "write": 0.25}
+    assert nanoseconds(of, made(of), replace(BARE, vector=table)) == pytest.approx(SIZE * (3.0 + 0.25))
+    assert nanoseconds(of, made(of), replace(BARE, part=10.0, lanes=7)) == pytest.approx(SIZE * 3.0 + 10.0)
+    buffers = tuple(replace(buffer, truth=buffer.name in ("b0", "b3")) for buffer in of.program.buffers)
+    masks = Estimate(replace(of.program, buffers=buffers))
+    assert nanoseconds(masks, made(masks), replace(BARE, vector=table)) == pytest.approx(SIZE * (3.0 + 3.0 + 1.0))
 
 
 def test_inductors_own_rules_decide_where_nothing_is_asked() -> None:
@@ -141,6 +160,7 @@ def test_a_preset_that_is_not_there(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 
 def test_a_preset_is_what_probes_differ_by() -> None:
     sizes = {"terms": 8, "elements": 1000, "rows": 10, "columns": 100, "width": 10, "chosen": 100, "side": 10}
+    sizes |= {"parts": 50, "lanes": 8}
     sums = {"plain": 2e-6, "add": 10e-6, "mul": 6e-6, "exp": 18e-6}
     seconds = {f"vector {name}": value for name, value in sums.items()}
     seconds |= {f"scalar {name}": 4 * value for name, value in sums.items()}
@@ -148,7 +168,15 @@ def test_a_preset_is_what_probes_differ_by() -> None:
     seconds |= {f"{way} {name}": 2e-6 for way in ("inner", "outer") for name in ("sum", "max", "min")}
     seconds |= {"fill 1000": 2e-6, "copy 1000": 3e-6, "fill 4000": 9e-6, "copy 4000": 25e-6}
     seconds |= {"gathered plain": 2e-6, "gathered rows": 3e-6, "gathered elements": 4e-6, "gathered added": 5e-6}
+    for mode, times in (("vector", 1), ("scalar", 4)):
+        seconds |= {f"{mode}_whole plain": 4e-6 * times, f"{mode}_whole wide": 20e-6 * times}
+        seconds |= {f"{mode}_truth {name}": ns * 1e-6 for name, ns in (("plain", 2), ("write", 5), ("read", 3))}
+    seconds |= {"rows whole": 2e-6, "rows short": 3e-6}
     found = derived(seconds, sizes)
+    assert (found.part, found.lanes) == (pytest.approx(10.0), 8)
+    assert found.vector["wide"] == pytest.approx(2.0) and found.scalar["wide"] == pytest.approx(8.0)
+    assert found.vector["truth_write"] - found.vector["write"] == pytest.approx(3.0)
+    assert found.vector["truth_read"] - found.vector["read"] == pytest.approx(1.0)
     assert found.vector["exp"] == pytest.approx(2.0) and found.scalar["exp"] == pytest.approx(8.0)
     assert (found.result, found.kernel, found.flop) == pytest.approx((1000.0, 1000.0, 1.0))
     assert [cost for _, cost in found.read] == pytest.approx([0.0, 3.0])  # 1 and 4 ns of a byte

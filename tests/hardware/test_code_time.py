@@ -10,6 +10,7 @@ import pytest
 from scipy.stats import spearmanr
 
 from graphopt.core.errors import Unreadable, UserError
+from graphopt.costs.loops.preset import shipped
 from graphopt.hardware import code_time
 from graphopt.hardware.code_time import (
     SHIPPED,
@@ -28,6 +29,8 @@ from graphopt.hardware.code_time import (
     spearman,
     weights_file,
 )
+from graphopt.hardware.costs.calibrated import preset_here
+from graphopt.hardware.measure import environment
 from graphopt.hardware.measure.price_table import PriceTable
 from graphopt.hardware.requests import CompilerRequest
 
@@ -147,8 +150,14 @@ def test_files_of_costs_are_data(tmp_path: Path) -> None:
         load_weights(tmp_path / "none.json")
 
 
-def test_what_is_shipped_is_sound_and_says_where_it_is_from() -> None:
+@pytest.mark.parametrize(("flags", "processor"), [("avx2 avx512f", "Some, AVX512"), ("avx2", "Some")])
+def test_what_is_shipped_is_of_the_width_of_vectors_and_says_where_it_is_from(
+    flags: str, processor: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(environment, "_facts", lambda: (("model name", "Some"), ("flags", flags)))
+    assert environment.processor() == processor
     weights = load_weights(weights_file(SHIPPED))
+    assert preset_here(SHIPPED) in shipped() and preset_here("other") == "other" and preset_here(None) is None
     assert len(weights.card["plans"]) >= 6 and "torch 2.13" in weights.card["environment"]
     assert weights.model.of({"v.tanh": 1.0}) > weights.model.of({"v.simple": 1.0})
 

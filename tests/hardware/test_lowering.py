@@ -345,9 +345,13 @@ def test_instructions_run_as_often_as_their_loops() -> None:
     }  # fmt: skip
 
 
-def test_parts_of_vectors_and_pairs_of_vectors_count_beside() -> None:
+def test_what_makes_vectors_slow_counts_beside() -> None:
     whole, parts = source_work(KERNEL), KERNEL.replace("static_cast<int64_t>(16));", "static_cast<int64_t>(5L));")
     parts = parts.replace("(x1 + 40L*x0));", "(x1 + 40L*x0), static_cast<int64_t>(5L));")
     assert source_work(parts) - whole == {"v.part_load": 20, "v.part_store": 20}
     pairs = KERNEL.replace("tmp0 * tmp4", "at::vec::VecMask<int64_t,2>(tmp0 * tmp4)")
     assert source_work(pairs) - whole == {"v.wide": 20}
+    aside = KERNEL.replace("(x1 + 40L*x0)", "(x0 + 40L*x1)")
+    assert source_work(aside) - whole == {"v.strided": 40}
+    truth = KERNEL.replace("float* out_ptr0", "bool* out_ptr0")
+    assert source_work(truth) - whole == {"v.mask_store": 20, "s.mask_store": 80}

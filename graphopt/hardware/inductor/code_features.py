@@ -126,9 +126,10 @@ def _statement(line: str, vectors: set[str], masks: frozenset[str], loops: Mappi
     kinds = _kinds(value) + Counter({"store": int(".store(" in value or written is not None)})
     lanes = max((loop.step for loop in loops.values()), default=1)
     kinds.update(f"part_{verb.removesuffix('u')}" for verb, count in _COUNTED.findall(line) if int(count) < lanes)
-    kinds.update(f"mask_{'store' if '.store(' in line else 'load'}" for name in _BASE.findall(line) if name in masks)
+    way = "store" if ".store(" in value or written else "load"
+    kinds.update(f"mask_{way}" for name in _BASE.findall(line) if name in masks)
     kinds.update({"wide": int(_TWO.search(line) is not None), "strided": _strided(line, loops)})
-    return Counter({f"{'v' if wide else 's'}.{kind}": count for kind, count in kinds.items()})
+    return +Counter({f"{'v' if wide else 's'}.{kind}": count for kind, count in kinds.items()})
 
 
 def _strided(line: str, loops: Mapping[str, _Loop]) -> int:
