@@ -68,6 +68,14 @@ def run(program: FxProgram, seed: int) -> list[tuple[Any, ...]]:
     return bits([*program.gm(*inputs), *inputs])
 
 
+def test_an_operator_without_its_overload_is_the_default_one(tmp_path: Path) -> None:
+    gm = make_fx(lambda x: [x.clone() + 1], tracing_mode="fake")(torch.ones(3))
+    next(node for node in gm.graph.nodes if "clone" in str(node.target)).target = torch.ops.aten.clone
+    program = FxProgram(gm, (describe(torch.ones(3)),))
+    save_program(tmp_path / "p.program.json.gz", program)
+    assert run(load_program(tmp_path / "p.program.json.gz"), 3) == run(program, 3)
+
+
 def test_what_is_read_computes_what_was_written(stored: Path) -> None:
     written, read = traced(many_kinds, example()), load_program(stored)
     assert run(read, 3) == run(written, 3) != run(written, 4)

@@ -77,6 +77,11 @@ class FxProgram:
     phase: Phase = "inference"
     donated: tuple[int, ...] = ()
 
+    def __post_init__(self) -> None:
+        for node in self.gm.graph.nodes:  # passes of TorchInductor leave some operators without their overload
+            if isinstance(node.target, torch._ops.OpOverloadPacket) and "default" in node.target.overloads():
+                node.target = node.target.default
+
 
 def save_program(path: str | Path, program: FxProgram) -> None:
     """Writes the program, all or nothing. Raises GraphError when it holds what is no tensor operator, or large
