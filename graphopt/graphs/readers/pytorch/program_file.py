@@ -79,7 +79,7 @@ class FxProgram:
 
     def __post_init__(self) -> None:
         for node in self.gm.graph.nodes:  # passes of TorchInductor leave some operators without their overload
-            if isinstance(node.target, torch._ops.OpOverloadPacket) and "default" in node.target.overloads():
+            if isinstance(node.target, torch._ops.OpOverloadPacket) and hasattr(node.target, "default"):
                 node.target = node.target.default
 
 
