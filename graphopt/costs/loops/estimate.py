@@ -323,12 +323,12 @@ def working(bodies: Bodies, stage: Stage, writes: int, preset: Preset) -> float:
     for leaf in stage.leaves:
         for evaluated in leaf.body.made - done:
             loop, places = evaluated
-            levels = range(stage.depth if places >= 0 else 0)
-            still = [not _steps(bodies, leaf, places, level, stage.depth) for level in levels]
-            if still and all(still) and writes and stage.across == stage.depth:
+            still = (not _steps(bodies, leaf, places, level, stage.depth) for level in reversed(range(stage.depth)))
+            once = places >= 0 and next(still, False)
+            if once and writes and stage.across == stage.depth and all(still):
                 cost += _work(bodies.loops[loop], stage, preset.scalar) / lanes
             else:
-                cost += _work(bodies.loops[loop], stage, table) / (stage.last if still and still[-1] else 1)
+                cost += _work(bodies.loops[loop], stage, table) / (stage.last if once else 1)
         done |= leaf.body.made
     return cost * stage.points
 
