@@ -5,6 +5,7 @@ Shape legend: R rounds, C columns (eager execution, its copy, then the backends 
 
 from collections.abc import Callable, Mapping, Sequence
 from copy import deepcopy
+from functools import partial
 from time import thread_time
 from typing import Any
 
@@ -76,8 +77,8 @@ def run_by_turns(program: GraphModule, given: list[Tensor], request: Mapping[str
         columns.append(name)
         runners.append(Runner(lambda run=compiled: run(*given)))  # type: ignore[misc]
     timed, rng = cpu_timed(thread_time), np.random.default_rng(int(request["seed"]))
-    runs = [runs_for(timed, runner, BLOCK_SECONDS) for runner in runners]
-    rounds = by_turns(runners, runs, timed, HOW, rng)
+    turns = [partial(timed, runner) for runner in runners]
+    rounds = by_turns(turns, [runs_for(turn, BLOCK_SECONDS) for turn in turns], HOW, rng)
     return {"columns": columns, "rounds": rounds, "closeness": closeness, "failed": failed}
 
 

@@ -2,6 +2,7 @@
 
 import re
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ from graphopt.core.errors import Unmeasured, UserError
 from graphopt.hardware.measure import optimisers
 from graphopt.hardware.measure.race import main as race_command
 from graphopt.hardware.measure.race import race, result_of
-from graphopt.hardware.measure.rounds import Runner, by_turns, rounds_in, timings_of
+from graphopt.hardware.measure.rounds import by_turns, rounds_in, timings_of
 from graphopt.hardware.measure.target import Ratio
 from graphopt.report.decision import main as answer_command
 from graphopt.rewrite import equivalence, rewrite_problem
@@ -75,16 +76,16 @@ def test_a_verdict_needs_more_than_the_noise(after: float, verdict: str) -> None
 def test_rounds_come_in_random_order() -> None:
     order = list[int]()
 
-    def timed(runner: Runner, runs: int) -> float:
-        order.append(runner.run())
+    def timed(model: int, runs: int) -> float:
+        order.append(model)
         return 2.0 * runs
 
-    runners, how = [Runner(lambda m=model: m) for model in range(3)], {"rounds": 40, "noise": 0.0, "seconds": 0.0}
-    rounds = by_turns(runners, [1, 2, 3], timed, {**how, "seconds": 60.0}, np.random.default_rng(0))
+    columns, how = [partial(timed, model) for model in range(3)], {"rounds": 40, "noise": 0.0, "seconds": 0.0}
+    rounds = by_turns(columns, [1, 2, 3], {**how, "seconds": 60.0}, np.random.default_rng(0))
     assert rounds == [[2.0] * 3] * 40
     turns = [tuple(order[i : i + 3]) for i in range(0, len(order), 3)]
     assert all(sorted(turn) == [0, 1, 2] for turn in turns) and len(set(turns)) == 6
-    assert len(by_turns(runners, [1, 2, 3], timed, how, np.random.default_rng(0))) == 3  # late from the start
+    assert len(by_turns(columns, [1, 2, 3], how, np.random.default_rng(0))) == 3  # late from the start
 
 
 def test_what_cannot_be_run_is_one_sentence(tmp_path: Path) -> None:

@@ -11,7 +11,8 @@ from graphopt import cache_dir
 # Without these, page faults of fresh allocations made one kernel read 0.86x and 1.99x in two processes.
 ALLOCATOR = {"MALLOC_MMAP_THRESHOLD_": "4294967296", "MALLOC_TRIM_THRESHOLD_": "17179869184",
              "MALLOC_TOP_PAD_": "268435456"}  # fmt: skip
-KEEPS_MEMORY, USERS_MALLOC = "malloc keeps memory", "the user's malloc"  # with ALLOCATOR and without, in words
+# With ALLOCATOR and without, in words. Each target has its own process: what others free moves glibc's thresholds.
+KEEPS_MEMORY, USERS_MALLOC = "malloc keeps memory", "the user's malloc, a process each"
 
 
 def variables(threads: int, *, keeps_memory: bool = True) -> dict[str, str]:

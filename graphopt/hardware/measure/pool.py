@@ -58,7 +58,6 @@ class LocalPool:
         setting = {"device": device, "threads": threads, "place": place, "kind": kind}
         self.process = Process(module or WORKER, setting, variables(threads, keeps_memory=keeps_memory))
         self.counts = Counter[str]()
-        self._keeps, self._first = keeps_memory, None  # the default that it has run
         self._given_up = 0  # requests in a row that ended the process
 
     def begin(self) -> None:
@@ -75,11 +74,7 @@ class LocalPool:
 
     def _answer(self, request: dict[str, Any], limit: float) -> Answer:
         self.counts["requests"] += 1
-        at, first = None, request["targets"][0]
-        if not self._keeps and first != self._first:
-            if self._first is not None:
-                self.process.end()
-            self._first = first
+        at = None
         for _ in range(TRIES):
             try:
                 answer = self.process.ask(request, limit)

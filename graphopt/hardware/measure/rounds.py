@@ -33,6 +33,8 @@ class Runner:
 
 Timed = Callable[[Runner, int], float]
 """Seconds of so many runs."""
+Column = Callable[[int], float]
+"""The same of one target, wherever it runs."""
 
 
 def cpu_timed(clock: Callable[[], float]) -> Timed:
@@ -55,36 +57,36 @@ def cpu_timed(clock: Callable[[], float]) -> Timed:
     return timed
 
 
-def runs_for(timed: Timed, runner: Runner, seconds: float) -> int:
+def runs_for(column: Column, seconds: float) -> int:
     """How many runs last that long, or one; of two blocks the shorter counts. Finding out warms up."""
-    timed(runner, 1)
+    column(1)
     runs = 1
-    while (took := min(timed(runner, runs), timed(runner, runs))) < seconds:
+    while (took := min(column(runs), column(runs))) < seconds:
         runs = max(runs + 1, min(10 * runs, ceil(1.1 * runs * seconds / max(took, 1e-9))))
     return runs
 
 
-def alone(runner: Runner, timed: Timed, how: dict[str, Any]) -> dict[str, Any]:
+def alone(column: Column, how: dict[str, Any]) -> dict[str, Any]:
     """Median and relative interquartile range of the seconds of one run, over blocks of equally many runs. how: fields
     of `Measuring`."""
-    runs = runs_for(timed, runner, how["block_seconds"])
+    runs = runs_for(column, how["block_seconds"])
     blocks, end = list[float](), time.perf_counter() + how["op_seconds"]
     while True:
-        blocks.append(timed(runner, runs) / runs)
+        blocks.append(column(runs) / runs)
         enough = len(blocks) >= how["blocks"] and spread_of(blocks) <= how["spread"]
         if enough or (len(blocks) >= LEAST and time.perf_counter() >= end):
             return {"seconds": float(np.median(blocks)), "spread": spread_of(blocks), "blocks": len(blocks)}
 
 
-def by_turns(runners: Sequence[Runner], runs: Sequence[int], timed: Timed, how: dict[str, Any],
+def by_turns(columns: Sequence[Column], runs: Sequence[int], how: dict[str, Any],
              rng: np.random.Generator) -> list[list[float]]:  # fmt: skip
     """[R, C] seconds of one run; in every round the columns come in another random order. how: `rounds`, `noise`,
     `seconds` of `Comparing`."""
-    taken, end = list[list[float]](), time.perf_counter() + how["seconds"] * len(runners)
+    taken, end = list[list[float]](), time.perf_counter() + how["seconds"] * len(columns)
     while not _enough(taken, how, time.perf_counter() >= end):
-        row = [0.0] * len(runners)
-        for column in rng.permutation(len(runners)):
-            row[column] = timed(runners[column], runs[column]) / runs[column]
+        row = [0.0] * len(columns)
+        for column in rng.permutation(len(columns)):
+            row[column] = columns[column](runs[column]) / runs[column]
         taken.append(row)
     return taken
 

@@ -10,16 +10,22 @@ the process tells its place in the request.
 
 import importlib
 import json
+import sys
 import time
+import warnings
+import weakref
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
+from multiprocessing import Pipe, get_context
 from typing import Any
 
 import numpy as np
 
+from graphopt.core.errors import UserError
 from graphopt.core.utils.process import START_SECONDS, Request, Tell, in_words, lasts, serve
 from graphopt.hardware.measure.environment import pin
-from graphopt.hardware.measure.rounds import Runner, Timed, alone, by_turns, cpu_timed, runs_for
+from graphopt.hardware.measure.rounds import Column, Runner, Timed, alone, by_turns, cpu_timed, runs_for
 
 TORCH = "graphopt.hardware.measure.kinds.torch_kinds"
 ONNX = "graphopt.hardware.measure.kinds.onnx_kind"
@@ -31,7 +37,7 @@ KINDS = {
     "inductor": (TORCH, "load_inductor"),
     "onnx": (ONNX, "load_onnx"),
 }
-LOADED = {"inductor": "torch._inductor.async_compile"}  # beside the module of the kind
+LOADED = {"inductor": "torch._inductor.select_algorithm"}  # beside the module of the kind
 OWN = {"onnx_op": (ONNX, "alone_onnx")}  # kinds that time themselves: `(payload, how) -> the answer`
 
 
@@ -50,31 +56,31 @@ class Bench:
 
     def __init__(self, device: str, threads: int) -> None:
         self.device, self.threads = device, threads
-        self._begun = set[str]()  # modules of `KINDS`
-        self._default: tuple[str, list[Runner]] = ("", [])
+        self._begun, self._tried = set[str](), set[str]()  # modules of `KINDS`; kinds
+        self._default: tuple[str, list[Column]] = ("", [])
 
     def answer(self, request: Request, tell: Tell) -> dict[str, Any]:
-        targets, how, timed = request["targets"], request["how"], self._timed(tell)
+        targets, how = request["targets"], request["how"]
         if targets[0]["kind"] in OWN:
             tell(at=0, more=START_SECONDS)
             name, function = OWN[targets[0]["kind"]]
             own: dict[str, Any] = getattr(importlib.import_module(name), function)(targets[0]["payload"], how)
             return own
         if request.get("alone"):
-            return alone(self._ready(0, targets[0], tell), timed, how)
-        runners, errors = self._of_default(targets[0], tell), dict[int, list[Any]]()
-        runs = [runs_for(timed, runner, how["block_seconds"]) for runner in runners]
+            return alone(self._here(self._loaded(0, targets[0], tell)), how)
+        columns, errors = self._of_default(targets[0], tell), dict[int, list[Any]]()
+        runs = [runs_for(column, how["block_seconds"]) for column in columns]
         for i, target in enumerate(targets[1:], 1):
             try:
-                runner = self._ready(i, target, tell)
-                runs.append(runs_for(timed, runner, how["block_seconds"]))
-                runners.append(runner)
+                column = self._ready(i, target, tell)
+                runs.append(runs_for(column, how["block_seconds"]))
+                columns.append(column)
             except Exception as error:  # whatever a library raises: this one cannot be run, the others can
                 errors[i] = [in_words(error), lasts(error)]
-        tell(at=None, more=how["seconds"] * len(runners))
-        return {"rounds": by_turns(runners, runs, timed, how, np.random.default_rng(0)), "errors": errors}
+        tell(at=None, more=how["seconds"] * len(columns))
+        return {"rounds": by_turns(columns, runs, how, np.random.default_rng(0)), "errors": errors}
 
-    def _of_default(self, target: dict[str, Any], tell: Tell) -> list[Runner]:
+    def _of_default(self, target: dict[str, Any], tell: Tell) -> list[Column]:
         """The default and its copy, each with inputs of its own."""
         if self._default[0] != target["digest"]:
             self._default = ("", [])  # before another one takes memory
@@ -82,11 +88,25 @@ class Bench:
         tell(at=0)
         return list(self._default[1])
 
-    def _ready(self, at: int, target: dict[str, Any], tell: Tell) -> Runner:
+    def _ready(self, at: int, target: dict[str, Any], tell: Tell) -> Column:
+        make = self._loaded(at, target, tell)
+        if self.device == "cuda":
+            return self._here(make)
+        if target["kind"] not in self._tried:  # forks find loaded what this one needs
+            make()
+            self._tried.add(target["kind"])
+        return Fork(lambda: self._here(make))
+
+    def _here(self, make: Callable[[], Runner]) -> Column:
+        """In this process."""
+        return partial(self._timed(), make())
+
+    def _loaded(self, at: int, target: dict[str, Any], tell: Tell) -> Callable[[], Runner]:
+        """What makes it ready, with all that it needs loaded here."""
         tell(at=at, more=START_SECONDS)
         load = self.load(target["kind"])
         tell(at=at)
-        return load(target["payload"], self.device)
+        return partial(load, target["payload"], self.device)
 
     def load(self, kind: str) -> Callable[[dict[str, Any], str], Runner]:
         """What makes its targets ready, with all that it needs."""
@@ -100,9 +120,51 @@ class Bench:
         load: Callable[[dict[str, Any], str], Runner] = getattr(module, function)
         return load
 
-    def _timed(self, tell: Tell) -> Timed:
+    def _timed(self) -> Timed:
         if self.device == "cuda":
-            tell(at=0, more=START_SECONDS)
             timed: Timed = importlib.import_module(TORCH).cuda_clock()
             return timed
         return cpu_timed(time.thread_time if self.threads == 1 else time.perf_counter)
+
+
+class Fork:
+    """A target in a fork of this process, where nothing else allocates, as in a process that runs this target alone.
+    The largest block that a process has freed moves glibc's thresholds, and so decides which pages fault in every run.
+
+    Ends with this object. Raises what the fork raises, in words; ends this process where the fork has died."""
+
+    def __init__(self, make: Callable[[], Column]) -> None:
+        self._pipe, theirs = Pipe()
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", DeprecationWarning)  # other threads, if any, are none of the fork's
+            process = get_context("fork").Process(target=_serve_runs, args=(theirs, make), daemon=True)
+            process.start()
+        theirs.close()
+        weakref.finalize(self, process.kill)
+        self(0)  # until it is ready
+
+    def __call__(self, runs: int) -> float:
+        self._pipe.send(runs)
+        try:
+            taken, error = self._pipe.recv()
+        except (EOFError, ConnectionError):
+            sys.exit("a target has ended the process that runs it")
+        if error is None:
+            return float(taken)
+        words, lasting, fatal = error
+        raise UserError(words) if fatal else RuntimeError(words) if lasting else OSError(words)
+
+
+def _serve_runs(pipe: Any, make: Callable[[], Column]) -> None:
+    """In the fork, until nobody asks any more."""
+    column: Column | None = None
+    with suppress(EOFError):
+        while True:
+            runs = pipe.recv()
+            answer: tuple[float, tuple[str, bool, bool] | None]
+            try:
+                column = column or make()
+                answer = (column(runs), None)
+            except Exception as error:  # whatever a library raises
+                answer = (0.0, (in_words(error), lasts(error), isinstance(error, UserError)))
+            pipe.send(answer)

@@ -1,7 +1,6 @@
 """Measuring and build processes that do what they are told, also the worst. payload of a target: `spin`, the work of a
 run; `does`; `flag`, a file by which something happens only once."""
 
-import inspect
 import json
 import os
 import signal
@@ -10,15 +9,29 @@ import time
 from pathlib import Path
 from typing import Any
 
-from graphopt.hardware.measure import builds, timing_worker
+from graphopt.hardware.measure import builds, rounds, timing_worker
 from graphopt.hardware.measure.rounds import Runner
 
 
 def main(arguments: list[str]) -> int:
     """Of a measuring process, which has settings, or of a build process."""
     timing_worker.KINDS["strange"] = ("strange", "load")
+    timing_worker.by_turns = by_turns  # type: ignore[attr-defined]
     builds.TASKS |= {name: ("strange", name) for name in ("lower", "compile")}
     return (timing_worker if json.loads(arguments[0]) else builds).main(arguments)
+
+
+def by_turns(*given: Any) -> Any:
+    """With a file while it lasts, by which forks know."""
+    rounds_of(os.getpid()).touch()
+    try:
+        return rounds.by_turns(*given)
+    finally:
+        rounds_of(os.getpid()).unlink()
+
+
+def rounds_of(process: int) -> Path:
+    return Path(f"{os.environ['STRANGE_LOG']}.{process}")
 
 
 def log(text: str) -> None:
@@ -54,11 +67,11 @@ def begin(threads: int) -> None:
 
 def load(payload: dict[str, Any], device: str) -> Runner:
     does, work, flag = payload.get("does", ""), payload.get("spin", 2000), Path(payload.get("flag", "."))
-    log(f"{os.getpid()} {does}")
+    log(f"{os.getpgrp()} {does}")  # of the process that measures
     happen(does, "load", flag)
 
     def run() -> int:
-        if does.endswith("run") and any(frame.function == "by_turns" for frame in inspect.stack(0)):
+        if does.endswith("run") and rounds_of(os.getppid()).exists():
             happen(does, "run", flag)  # in the rounds, not when it is found out how many runs make a block
         return sum(range(work * 10))
 
