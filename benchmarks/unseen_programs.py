@@ -3,7 +3,7 @@
 `python run.py experiment=hardware_fusion dataset.source=benchmarks/unseen_programs.py dataset.graphs=compiled`
 
 Every one is written after its paper's formula, and takes some milliseconds a run on one core. `LATER` are those that
-results/hardware_later is of; results/hardware_unseen has the others.
+results/hardware_later is of, `LAST` those of results/hardware_last; results/hardware_unseen has the others.
 """
 
 import math
@@ -562,5 +562,305 @@ def lattice() -> Program:
     return step, [torch.rand(9, 224, 224) + 0.5, torch.rand(224, 224) > 0.95]
 
 
+# ---- added last
+
+
+@program
+def yogi() -> Program:
+    """Zaheer et al. 2018: a second moment that moves by the sign of its error."""
+
+    def update(t: Tensor, p: Tensor, g: Tensor, m: Tensor, v: Tensor) -> tuple[Tensor, ...]:
+        square = g * g
+        m, v = 0.9 * m + 0.1 * g, v - 0.001 * torch.sign(v - square) * square
+        return p - 1e-2 * (m / (1 - 0.9**t)) / ((v / (1 - 0.999**t)).sqrt() + 1e-3), m, v
+
+    return in_place(update, 2)
+
+
+@program
+def ademamix() -> Program:
+    """Pagliardini et al. 2024: a fast and a slow mean of gradients, the slow one warmed up."""
+
+    def update(t: Tensor, p: Tensor, g: Tensor, m: Tensor, slow: Tensor, v: Tensor) -> tuple[Tensor, ...]:
+        warm = torch.clamp(t / 1000, max=1.0)
+        near, far = math.log(0.9), math.log(0.9999)
+        beta = torch.exp(near * far / ((1 - warm) * far + warm * near))
+        m, v = 0.9 * m + 0.1 * g, 0.999 * v + 0.001 * g * g
+        slow = beta * slow + (1 - beta) * g
+        step = (m / (1 - 0.9**t) + 5 * warm * slow) / ((v / (1 - 0.999**t)).sqrt() + 1e-8)
+        return p - 1e-3 * (step + 0.1 * p), m, slow, v
+
+    return in_place(update, 3)
+
+
+@program
+def adabound() -> Program:
+    """Luo et al. 2019: rates between bounds that close in on one value."""
+
+    def update(t: Tensor, p: Tensor, g: Tensor, m: Tensor, v: Tensor) -> tuple[Tensor, ...]:
+        m, v = 0.9 * m + 0.1 * g, 0.999 * v + 0.001 * g * g
+        size = 1e-3 * (1 - 0.999**t).sqrt() / (1 - 0.9**t)
+        low, high = 0.1 * (1 - 1 / (1e-3 * t + 1)), 0.1 * (1 + 1 / (1e-3 * t))
+        return p - torch.minimum(torch.maximum(size / (v.sqrt() + 1e-8), low), high) * m, m, v
+
+    return in_place(update, 2)
+
+
+@program
+def cautious() -> Program:
+    """Liang et al. 2024: AdamW, whose steps count only where they agree with the gradient."""
+
+    def update(t: Tensor, p: Tensor, g: Tensor, m: Tensor, v: Tensor) -> tuple[Tensor, ...]:
+        m, v = 0.9 * m + 0.1 * g, 0.95 * v + 0.05 * g * g
+        step = (m / (1 - 0.9**t)) / ((v / (1 - 0.95**t)).sqrt() + 1e-8)
+        agree = (step * g > 0).to(g.dtype)
+        return p * (1 - 1e-4) - 1e-3 * step * agree / agree.mean().clamp_min(1e-3), m, v
+
+    return in_place(update, 2)
+
+
+@program
+def angular_margin() -> Program:
+    """ArcFace (Deng et al. 2019): a margin added to the angle of the right class."""
+
+    def loss(cosine: Tensor, label: Tensor) -> Tensor:
+        cosine = torch.tanh(cosine)
+        own = cosine.gather(1, label[:, None])
+        sine = (1 - own * own).clamp_min(1e-6).sqrt()
+        moved = torch.where(own > math.cos(math.pi - 0.5), own * math.cos(0.5) - sine * math.sin(0.5), own - 0.24)
+        hot = F.one_hot(label, cosine.shape[1])
+        return F.cross_entropy(64 * torch.where(hot > 0, moved, cosine), label)
+
+    return loss, [random(1024, 700, learned=True), torch.randint(700, (1024,))]
+
+
+@program
+def circle() -> Program:
+    """Circle loss (Sun et al. 2020) of all pairs in a batch."""
+
+    def loss(x: Tensor, label: Tensor) -> Tensor:
+        x = F.normalize(x, dim=1)
+        alike, same = x @ x.T, label[:, None] == label[None]
+        near = 64 * F.relu(1.25 - alike).detach() * (alike - 0.75)
+        far = 64 * F.relu(alike + 0.25).detach() * (alike - 0.25)
+        far = torch.logsumexp(far.masked_fill(same, -1e9), 1)
+        near = torch.logsumexp((-near).masked_fill(~same, -1e9), 1)
+        return F.softplus(far + near).mean()
+
+    return loss, [random(640, 64, learned=True), torch.randint(40, (640,))]
+
+
+@program
+def boxes() -> Program:
+    """Complete IoU (Zheng et al. 2020): overlap, distance of centres, and shape."""
+
+    def loss(a: Tensor, b: Tensor) -> Tensor:
+        centre, size = a[:, :2], F.softplus(a[:, 2:])
+        a0, a1, b0, b1 = centre - size / 2, centre + size / 2, b[:, :2] - b[:, 2:] / 2, b[:, :2] + b[:, 2:] / 2
+        shared = (torch.minimum(a1, b1) - torch.maximum(a0, b0)).clamp_min(0).prod(1)
+        joint = size.prod(1) + b[:, 2:].prod(1) - shared
+        across = (torch.maximum(a1, b1) - torch.minimum(a0, b0)).square().sum(1)
+        away = (centre - b[:, :2]).square().sum(1) / (across + 1e-7)
+        shape = 4 / math.pi**2 * (torch.atan(b[:, 2] / b[:, 3]) - torch.atan(size[:, 0] / size[:, 1])) ** 2
+        overlap = shared / (joint + 1e-7)
+        return (1 - overlap + away + shape * (shape / (1 - overlap + shape + 1e-7)).detach()).mean()
+
+    return loss, [random(131072, 4, learned=True), torch.rand(131072, 4) + 0.1]
+
+
+@program
+def quantiles() -> Program:
+    """Quantile regression of returns (Dabney et al. 2018): all pairs of 32 and 32 quantiles, by Huber's loss."""
+
+    def loss(now: Tensor, after: Tensor, tau: Tensor) -> Tensor:
+        apart = after[:, None] - now[:, :, None]
+        huber = torch.where(apart.abs() <= 1, 0.5 * apart * apart, apart.abs() - 0.5)
+        return ((tau[:, :, None] - (apart.detach() < 0).to(apart.dtype)).abs() * huber).mean(2).sum(1).mean()
+
+    return loss, [random(1024, 32, learned=True), random(1024, 32), torch.rand(1024, 32)]
+
+
+@program
+def evidence() -> Program:
+    """Evidential regression (Amini et al. 2020): the likelihood of a normal-inverse-gamma distribution."""
+
+    def loss(raw: Tensor, y: Tensor) -> Tensor:
+        mean, nu, alpha, beta = raw.unbind(0)
+        nu, alpha, beta = F.softplus(nu) + 1e-3, F.softplus(alpha) + 1.001, F.softplus(beta) + 1e-3
+        omega = 2 * beta * (1 + nu)
+        likelihood = (0.5 * torch.log(math.pi / nu) - alpha * omega.log()
+                      + (alpha + 0.5) * (nu * (y - mean) ** 2 + omega).log()
+                      + torch.lgamma(alpha) - torch.lgamma(alpha + 0.5))  # fmt: skip
+        return (likelihood + 0.01 * (y - mean).abs() * (2 * nu + alpha)).mean()
+
+    return loss, [random(4, 1 << 17, learned=True), random(1 << 17)]
+
+
+@program
+def preference() -> Program:
+    """Direct preference optimisation (Rafailov et al. 2023) over logits of two answers."""
+
+    def loss(logits: Tensor, chosen: Tensor, reference: Tensor, mask: Tensor) -> Tensor:
+        told = torch.log_softmax(logits, 2).gather(2, chosen[..., None])[..., 0]
+        gain = ((told - reference) * mask).sum(1).view(-1, 2)
+        margin = 0.1 * (gain[:, 0] - gain[:, 1])
+        return -(0.9 * F.logsigmoid(margin) + 0.1 * F.logsigmoid(-margin)).mean()
+
+    return loss, [random(16, 96, 500, learned=True), torch.randint(500, (16, 96)), -torch.rand(16, 96),
+                  (torch.rand(16, 96) > 0.2).float()]  # fmt: skip
+
+
+@program
+def ensemble_score() -> Program:
+    """The continuous ranked probability score of an ensemble (Gneiting and Raftery 2007), weighted by latitude."""
+
+    def loss(members: Tensor, truth: Tensor, latitude: Tensor) -> Tensor:
+        error = (members - truth).abs().mean(0)
+        spread = (members[:, None] - members[None]).abs().mean((0, 1))
+        weight = torch.cos(latitude)[:, None]
+        return ((error - 0.5 * spread) * weight / weight.mean()).mean()
+
+    return loss, [random(8, 128, 160, learned=True), random(128, 160), torch.linspace(-1.5, 1.5, 128)]
+
+
+@program
+def rays() -> Program:
+    """Volume rendering along rays (Mildenhall et al. 2020): what is seen of 48 samples."""
+
+    def render(density: Tensor, colour: Tensor, depth: Tensor) -> Tensor:
+        step = torch.cat([depth[:, 1:] - depth[:, :-1], torch.full((len(depth), 1), 1e3)], 1)
+        opaque = 1 - torch.exp(-F.softplus(density - 1) * step)
+        clear = torch.cumsum(torch.log(1 - opaque + 1e-10), 1)
+        weight = opaque * torch.exp(torch.cat([torch.zeros(len(depth), 1), clear[:, :-1]], 1))
+        seen = (weight[..., None] * torch.sigmoid(colour)).sum(1)
+        return seen + (1 - weight.sum(1, keepdim=True)), (weight * depth).sum(1)
+
+    return render, [random(4096, 48, learned=True), random(4096, 48, 3, learned=True),
+                    torch.rand(4096, 48).cumsum(1)]  # fmt: skip
+
+
+@program
+def recurrent_cell() -> Program:
+    """Three steps of a layer-normalised GRU (Ba et al. 2016)."""
+
+    def cell(h: Tensor, x: Tensor, inner: Tensor, scale: Tensor) -> Tensor:
+        for t in range(x.shape[0]):
+            a, b = F.layer_norm(x[t], x.shape[2:]) * scale, F.layer_norm(h @ inner, inner.shape[1:])
+            (ar, az, an), (br, bz, bn) = a.chunk(3, 1), b.chunk(3, 1)
+            z = torch.sigmoid(az + bz - 1)
+            h = (1 - z) * torch.tanh(an + torch.sigmoid(ar + br) * bn) + z * h
+        return h
+
+    return cell, [random(1024, 128), random(3, 1024, 384, learned=True), (random(128, 384) * 0.1).requires_grad_(),
+                  random(384, learned=True)]  # fmt: skip
+
+
+@program
+def response() -> Program:
+    """A block of ConvNeXt V2 (Woo et al. 2023) without its first convolution: responses normalised over pictures."""
+
+    def block(x: Tensor, wide: Tensor, back: Tensor, scale: Tensor, shift: Tensor) -> Tensor:
+        y = F.gelu(F.layer_norm(x, x.shape[3:]) @ wide)
+        size = y.square().sum((1, 2), keepdim=True).sqrt()
+        y = scale * (y * (size / (size.mean(3, keepdim=True) + 1e-6))) + shift + y
+        return x + y @ back
+
+    return block, [random(4, 28, 28, 80, learned=True), (random(80, 320) * 0.1).requires_grad_(),
+                   (random(320, 80) * 0.1).requires_grad_(), random(320, learned=True),
+                   random(320, learned=True)]  # fmt: skip
+
+
+@program
+def reaction() -> Program:
+    """Three steps of Gray and Scott's reaction with diffusion, on a torus."""
+
+    def around(x: Tensor) -> Tensor:
+        sides = sum(torch.roll(x, by, axis) for by in (1, -1) for axis in (0, 1))
+        corners = sum(torch.roll(x, by, (0, 1)) for by in ((1, 1), (1, -1), (-1, 1), (-1, -1)))
+        return 0.2 * sides + 0.05 * corners - x
+
+    def steps(u: Tensor, v: Tensor, feed: Tensor) -> tuple[Tensor, Tensor]:
+        for _ in range(3):
+            made = u * v * v
+            u, v = (
+                (u + 0.16 * around(u) - made + feed * (1 - u)).clamp(0, 1),
+                (v + 0.08 * around(v) + made - (feed + 0.06) * v).clamp(0, 1),
+            )
+        return u, v
+
+    return steps, [torch.rand(384, 384), torch.rand(384, 384), torch.rand(384, 384) * 0.04]
+
+
+@program
+def rotations() -> Program:
+    """Points turned by unit quaternions, one after another, and how far they are from where they should be."""
+
+    def loss(q: Tensor, r: Tensor, points: Tensor, target: Tensor) -> Tensor:
+        q, r = F.normalize(q, dim=1), F.normalize(r, dim=1)
+        w = q[:, :1] * r[:, :1] - (q[:, 1:] * r[:, 1:]).sum(1, keepdim=True)
+        v = q[:, :1] * r[:, 1:] + r[:, :1] * q[:, 1:] + torch.linalg.cross(q[:, 1:], r[:, 1:])
+        twice = 2 * torch.linalg.cross(v, points)
+        moved = points + w * twice + torch.linalg.cross(v, twice)
+        return F.huber_loss(moved, target, delta=0.5)
+
+    return loss, [random(98304, 4, learned=True), random(98304, 4, learned=True), random(98304, 3), random(98304, 3)]
+
+
+@program
+def similarity() -> Program:
+    """Structural similarity of pictures (Wang et al. 2004) at two scales."""
+
+    def loss(x: Tensor, y: Tensor) -> Tensor:
+        found = torch.ones(())
+        for _ in range(2):
+            mx, my = F.avg_pool2d(x, 7, 1), F.avg_pool2d(y, 7, 1)
+            xx, yy = F.avg_pool2d(x * x, 7, 1) - mx * mx, F.avg_pool2d(y * y, 7, 1) - my * my
+            xy = F.avg_pool2d(x * y, 7, 1) - mx * my
+            light, shape = (2 * mx * my + 1e-4) / (mx * mx + my * my + 1e-4), (2 * xy + 9e-4) / (xx + yy + 9e-4)
+            found = found * (light * shape).mean()
+            x, y = F.avg_pool2d(x, 2), F.avg_pool2d(y, 2)
+        return 1 - found
+
+    return loss, [torch.rand(4, 3, 96, 96).requires_grad_(), torch.rand(4, 3, 96, 96)]
+
+
+@program
+def rotary() -> Program:
+    """Queries and keys turned by place (Su et al. 2021), after a norm for each head (Dehghani et al. 2023)."""
+
+    def turned(x: Tensor, scale: Tensor, angle: Tensor) -> Tensor:
+        x = x * torch.rsqrt(x.square().mean(3, keepdim=True) + 1e-6) * scale
+        a, b = x.chunk(2, 3)
+        cos, sin = torch.cos(angle), torch.sin(angle)
+        return torch.cat([a * cos - b * sin, b * cos + a * sin], 3)
+
+    def both(q: Tensor, k: Tensor, scale: Tensor, rate: Tensor) -> tuple[Tensor, Tensor]:
+        angle = (torch.arange(q.shape[1])[:, None] * rate)[:, None]
+        return turned(q, scale[0], angle), turned(k, scale[1], angle)
+
+    return both, [random(4, 256, 8, 64, learned=True), random(4, 256, 8, 64, learned=True),
+                  random(2, 64, learned=True), 1e4 ** (-torch.arange(32) / 32.0)]  # fmt: skip
+
+
 LATER = ["adan", "sophia", "lars", "schedule_free", "sinkhorn", "mixture_density", "vicreg", "clipped_policy",
          "student_t", "likeness", "time_mix", "splines", "hue", "bodies", "prices", "lattice"]  # fmt: skip
+LAST = [
+    "yogi",
+    "ademamix",
+    "adabound",
+    "cautious",
+    "angular_margin",
+    "circle",
+    "boxes",
+    "quantiles",
+    "evidence",
+    "preference",
+    "ensemble_score",
+    "rays",
+    "recurrent_cell",
+    "response",
+    "reaction",
+    "rotations",
+    "similarity",
+    "rotary",
+]

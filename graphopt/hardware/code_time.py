@@ -44,6 +44,7 @@ USUAL = {"v.simple": 0.2, "v.load": 0.3, "v.store": 2.0, "v.div": 3.0, "v.tanh":
          "v.mask_load": 3.0, "v.mask_store": 5.0, "s.mask_load": 0.5, "s.mask_store": 0.5,
          "s.simple": 0.5, "s.load": 1.0, "s.store": 1.0, "s.div": 1.5, "s.tanh": 15.0, "s.log": 10.0, "s.exp": 8.0,
          "trips": 0.3, "bytes.near": 0.01, "bytes.middle": 0.03, "bytes.far": 0.08, "bytes.fresh": 0.06,
+         "bytes.given_back": 0.1,
          "flops": 0.02, "nests": 500.0, "kernels": 1000.0, "calls": 3000.0}  # fmt: skip
 FUNCTION = 5.0  # ns, of other `v.NAME` and `s.NAME`
 SURE = 0.02  # relative difference of two times from which their order is taken as known

@@ -23,7 +23,7 @@ from tests.costs.test_inductor_prices import task
 from tests.hardware.programs import two_reader_program
 from tests.toy import toy_graph
 
-PRESET = "xeon_sapphire_rapids_torch213"
+PRESET = "epyc_zen5_avx512_torch213"
 
 
 def normalised(x: Tensor, w: Tensor) -> list[Tensor]:

@@ -44,7 +44,7 @@ RULES = {"reads_threshold": "reads", "opcount_threshold": "size", "acc_reads_thr
 
 def preset_here(name: str | None) -> str | None:
     """`shipped`: the preset that comes with graphopt for vectors as wide as this processor's. Any other name stays."""
-    wide = {True: "xeon_sapphire_rapids_torch213", False: "epyc_zen5_avx2_torch213"}
+    wide = {True: "epyc_zen5_avx512_torch213", False: "epyc_zen5_avx2_torch213"}
     return wide[has_avx512()] if name == "shipped" else name
 
 
