@@ -212,8 +212,32 @@ assert took and 100 * later[-1] < first, (first, later)
 """
 
 
-def test_a_process_that_keeps_memory_has_no_page_faults() -> None:
-    done = subprocess.run([sys.executable, "-c", FAULTS], capture_output=True, text=True, check=False)
+FORKS = """
+import resource, numpy as np
+from graphopt.hardware.measure.timing_worker import Fork
+
+def faults(runs):
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+    for _ in range(runs):
+        blocks = [np.ones(1 << 18) for _ in range(4)]
+        del blocks
+    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
+
+def frees_more(runs):
+    np.ones(1 << 21)
+    return 0.0
+
+one, other = Fork(lambda: faults), Fork(lambda: frees_more)
+alone, beside = (one(9), other(9)), (one(9), other(9))
+frees_more(1), faults(1)
+assert min(alone[0], beside[0]) > 9000 and faults(9) < 100, (alone, beside)
+"""
+
+
+@pytest.mark.parametrize("program", [FAULTS, FORKS], ids=["kept", "forks"])
+def test_pages_fault_by_what_a_process_frees_and_keeps(program: str) -> None:
+    """None where memory is kept, or a larger block was freed; as ever in a fork beside another that frees one."""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
 
 

@@ -92,8 +92,8 @@ class Bench:
         make = self._loaded(at, target, tell)
         if self.device == "cuda":
             return self._here(make)
-        if target["kind"] not in self._tried:  # forks find loaded what this one needs
-            make()
+        if self.threads == 1 and target["kind"] not in self._tried:  # forks find loaded what this one needs
+            make()  # with more threads there would be some, which forks have not
             self._tried.add(target["kind"])
         return Fork(lambda: self._here(make))
 
