@@ -146,15 +146,15 @@ class CompilerPolicy(Optimizer):
             helped = climb.score < before
 
     def _unmeasured(self, climb: Climb, told: "_Told") -> tuple[float, Decision]:
-        """The fastest as predicted of the first candidates around the default, then around what is faster than it, with
-        the logarithm of its time over the default's."""
+        """The lowest score around the default, then around what is faster than it, and its decision."""
         score = 0.0
         for _ in range(UNMEASURED):
-            told.lower(_distinct(candidates(told.problem, climb, told.simulated), self.pool))
-            found, decision = told.best()
-            if found >= score:
+            found = _distinct(candidates(told.problem, climb, told.simulated), self.considered)
+            told.lower(told.promising(found, self.pool))
+            lowest, decision = told.best()
+            if lowest >= score:
                 break
-            score, climb.decision = found, decision
+            score, climb.decision = lowest, decision
         predicted, climb.decision = climb.decision, told.problem.initial
         return score, predicted
 
@@ -178,13 +178,12 @@ def _distinct(decisions: Sequence[Decision], most: int) -> Decisions:
 
 class _Code(NamedTuple):
     """Of a decision: the mean of the simulated and the predicted logarithm of time over the default's; how many knobs
-    of compiling source it leaves alone; the digest of its code; the predicted one."""
+    of compiling source it leaves alone; the digest of its code."""
 
     score: float
     left: int
     digest: str
     decision: Decision
-    predicted: float
 
 
 class _Told:
@@ -249,18 +248,18 @@ class _Told:
             if math.isfinite(seconds) and digest not in self._gone:
                 told = math.log(seconds) - self._default
                 score = round((told + float(rough)) / 2, DIGITS)
-                self._open.setdefault(digest, _Code(score, self._left(one), digest, one, told))
+                self._open.setdefault(digest, _Code(score, self._left(one), digest, one))
 
     def fastest(self, most: int) -> list[Decision]:
         """Those that are predicted to be fastest of what was not given before, one of each code."""
         return [self._give(code.digest) for code in sorted(self._open.values(), key=lambda code: code[:2])[:most]]
 
     def best(self) -> tuple[float, Decision]:
-        """The lowest predicted logarithm of time over the default's, and its decision; of the default's own code 0."""
-        found = min(self._open.values(), key=lambda code: code.predicted, default=None)
-        if found is None or found.predicted >= 0:
+        """The lowest score, and its decision; of the default's own code 0."""
+        found = min(self._open.values(), key=lambda code: code[:2], default=None)
+        if found is None or found.score >= 0:
             return 0.0, self.problem.initial
-        return found.predicted, found.decision
+        return found.score, found.decision
 
     def as_they_come(self, decisions: Iterable[Decision], most: int) -> list[Decision]:
         """The first of decisions whose code is new, however it is predicted to run."""
