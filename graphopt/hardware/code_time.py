@@ -17,6 +17,7 @@ import argparse
 import json
 import math
 import sys
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -33,7 +34,6 @@ from graphopt.core.graph import F64, I64
 from graphopt.core.utils.limits import MIB, read_json
 from graphopt.core.utils.terminal import say
 from graphopt.core.utils.whole import whole_file
-from graphopt.hardware.measure.environment import has_avx512
 from graphopt.hardware.measure.price_table import NAME, PACKED, Line, PriceTable, is_there, tables_below
 from graphopt.hardware.requests import WORDS, CompilerRequest
 
@@ -43,21 +43,20 @@ USUAL = {"v.simple": 0.2, "v.load": 0.3, "v.store": 2.0, "v.div": 3.0, "v.tanh":
          "v.part_load": 1.5, "v.part_store": 10.0, "v.wide": 3.0, "v.strided": 2.0, "s.strided": 1.0,
          "v.mask_load": 3.0, "v.mask_store": 5.0, "s.mask_load": 0.5, "s.mask_store": 0.5,
          "s.simple": 0.5, "s.load": 1.0, "s.store": 1.0, "s.div": 1.5, "s.tanh": 15.0, "s.log": 10.0, "s.exp": 8.0,
-         "trips": 0.3, "bytes.near": 0.01, "bytes.middle": 0.03, "bytes.far": 0.08, "bytes.fresh": 0.06,
-         "bytes.given_back": 0.1,
+         "trips": 0.3, "bytes.near": 0.01, "bytes.middle": 0.03, "bytes.far": 0.08,
          "flops": 0.02, "nests": 500.0, "kernels": 1000.0, "calls": 3000.0}  # fmt: skip
 FUNCTION = 5.0  # ns, of other `v.NAME` and `s.NAME`
 SURE = 0.02  # relative difference of two times from which their order is taken as known
 STEEP = 0.03  # of predicted logarithms: difference at which an order counts as clear
 ORDER = 0.1  # weight of the order beside the squared errors
-USUALLY = 0.01  # weight of staying at the usual costs
+USUALLY = 0.003  # weight of staying at the usual costs
 DRAWS = 300
 MOST = 0.9
 LEAST_LEARNED = 8  # plans of a graph that costs are fitted to
 LEAST = 5  # plans from which there is a correlation
 NEAR_OPS, NEAR_SHARE = 3, 0.1  # so many ops, or this share of those that any plan asks about, is near the default
 FORMAT = "graphopt code time 1"
-PRETRAINED = Path(__file__).parents[1] / "learn" / "pretrained"
+PRETRAINED = Path(__file__).parents[1] / "learn" / "pretrained" / "code_time.json"
 SHIPPED = "shipped"
 MOST_FEATURES = 10_000
 
@@ -278,10 +277,9 @@ def weights_named(name: str | None) -> Weights:
 
 
 def weights_file(name: str | None) -> Path:
-    """`shipped`: what comes with graphopt, for vectors as wide as this processor's; null: the user's own; else a
-    file."""
+    """`shipped`: what comes with graphopt; null: the user's own; else a file."""
     if name == SHIPPED:
-        return PRETRAINED / f"code_time_{'avx512' if has_avx512() else 'avx2'}.json"
+        return PRETRAINED
     return cache_dir() / "measured" / "code_time.json" if name is None else Path(name)
 
 
@@ -311,20 +309,22 @@ def _is_cost(value: object) -> bool:
 
 
 def learned(tables: Sequence[Path], environment: str | None, without: Sequence[str]) -> Weights:
-    """Raises UserError where too little was measured."""
-    found: dict[str, MeasuredGraph] = {}
-    for table in tables:
-        for key, graph in measured_graphs(PriceTable(table), environment).items():
-            known = found.get(key)
-            found[key] = graph if known is None else replace(known, plans=known.plans + graph.plans)
+    """Of all environments, unless one is named: only ratios to the default are fitted. Raises UserError where too little
+    was measured."""
+    found: dict[tuple[str, str], MeasuredGraph] = {}
+    for table in map(PriceTable, tables):
+        for here in [environment] if environment else table.environments():
+            for graph in measured_graphs(table, here).values():
+                key = (graph.program, here)
+                found[key] = replace(graph, plans=found[key].plans + graph.plans) if key in found else graph
     graphs = [graph for graph in found.values() if graph.program not in without]
-    if len({graph.environment for graph in graphs}) > 1:
-        raise UserError("the tables are of several environments; choose one with --environment")
     graphs = [graph for graph in graphs if len(distinct(graph)) >= LEAST_LEARNED]
     if not graphs:
         raise UserError(f"no table has a graph with {LEAST_LEARNED} measured plans; run experiment=calibration first")
-    plans = {graph.program: len(distinct(graph)) for graph in graphs}
-    return Weights(fitted(graphs), {"environment": graphs[0].environment, "plans": plans})
+    plans = Counter[str]()
+    for graph in graphs:
+        plans[graph.program] += len(distinct(graph))
+    return Weights(fitted(graphs), {"environments": sorted({graph.environment for graph in graphs}), "plans": plans})
 
 
 def tables_in(places: Sequence[Path]) -> list[Path]:
@@ -339,7 +339,7 @@ def tables_in(places: Sequence[Path]) -> list[Path]:
 def main(arguments: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(prog="graphopt measure learn_cost", description="Fits cost=learned.")
     parser.add_argument("places", type=Path, nargs="+", metavar="TABLE", help="measured.jsonl, or folders that hold it")
-    parser.add_argument("--environment", metavar="TEXT", help="of the tables' lines; else that with most of them")
+    parser.add_argument("--environment", metavar="TEXT", help="of the tables' lines; else all of them")
     parser.add_argument("--without", nargs="*", default=[], metavar="PROGRAM", help="keys of graphs to leave out")
     parser.add_argument("--out", type=Path, metavar="FILE", help="instead of the user's own costs")
     args = parser.parse_args(arguments)

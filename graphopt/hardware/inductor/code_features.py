@@ -14,7 +14,6 @@ from collections.abc import Mapping
 from math import prod
 from typing import NamedTuple
 
-import torch
 from torch._inductor.graph import GraphLowering
 from torch._inductor.scheduler import BaseSchedulerNode, SchedulerNode
 
@@ -151,49 +150,13 @@ _LOOP = re.compile(r"^( *)for\(", re.MULTILINE)
 NEAR, MIDDLE = 1 << 20, 1 << 24  # bytes: in a core's own cache, in one that cores share
 _KERNEL = re.compile(r"async_compile\.cpp_pybinding\(.*?^'''\)", re.MULTILINE | re.DOTALL)
 
-_ALLOCATION = re.compile(r"(\w+) = empty_strided_cpu\(\(([\d, ]*)\), \([\d, ]*\), torch\.(\w+)\)$")
-_SAME_BLOCK = re.compile(r"(\w+) = (?:reinterpret_tensor\()?(buf\w*)\b")
-_DELETION = re.compile(r"del (\w+)")
-USUAL_BLOCK = 1 << 21  # bytes: the largest block that a process with torch in it has freed, before it runs a program
-
-
-def allocated(source: str) -> tuple[float, float]:
-    """Bytes that `call` of the generated module asks of malloc, of all blocks and of those that live at one time."""
-    blocks, of, asked, live, most = dict[str, float](), dict[str, str](), 0.0, 0.0, 0.0
-    readers = Counter[str]()  # names of each block
-    for line in source[source.find("def call(") :].splitlines():
-        for statement in line.split("#")[0].split(";"):
-            text = statement.strip()
-            if found := _ALLOCATION.match(text):
-                sizes = [int(size) for size in found[2].split(",") if size.strip()]
-                size = float(prod(sizes) * getattr(torch, found[3]).itemsize)
-                blocks[found[1]], of[found[1]], readers[found[1]] = size, found[1], 1
-                asked, live = asked + size, live + size
-                most = max(most, live)
-            elif (found := _SAME_BLOCK.match(text)) and found[2] in of:
-                of[found[1]] = of[found[2]]
-                readers[of[found[1]]] += 1
-            elif (found := _DELETION.match(text)) and found[1] in of:
-                block = of.pop(found[1])
-                readers[block] -= 1
-                live -= 0.0 if readers[block] else blocks[block]
-    return asked, most
-
-
-def _largest(graph: GraphLowering) -> float:
-    """Bytes of the largest value in the program, which a process that runs it op by op frees."""
-    values = [node.meta.get("val") for node in graph.orig_gm.graph.nodes]
-    return max([float(v.untyped_storage().nbytes()) for v in values if isinstance(v, torch.Tensor)], default=0.0)
-
 
 def features(graph: GraphLowering, source: str) -> dict[str, float]:
     """`ops.NAME`: evaluations of Inductor's operation NAME in loops, per run; `bytes`: read and written by kernels;
-    `kernels`, `nests` (outermost loops) and `scalar_loops` (innermost loops that are not vectorised) in the source;
+    `kernels` and `nests` (outermost loops) in the source;
     `calls`: of functions of libraries, `flops` theirs; `steps`: parts of kernels before fusion; `v.KIND`, `s.KIND` and
     `trips` of `source_work`; `bytes.near`, `bytes.middle`, `bytes.far`: by what was read and written since the same
-    bytes were last touched, which says the cache they are in; `bytes.fresh`: asked of malloc; `bytes.given_back`: what
-    lives at one time beyond twice the largest block that was ever freed, which glibc gives back to the system. Its
-    pages fault when they are written again."""
+    bytes were last touched, which says the cache they are in."""
     leaves = [leaf for node in graph.scheduler.nodes for leaf in node.get_nodes()]
     loops = [leaf for leaf in leaves if isinstance(leaf, SchedulerNode)]
     kernels = _KERNEL.findall(source)
@@ -213,8 +176,6 @@ def features(graph: GraphLowering, source: str) -> dict[str, float]:
         for name, count in loop._body.op_counts.items():
             evaluations[f"ops.{name}"] += count * points
     found |= {name: float(count) for name, count in sorted(evaluations.items())}
-    found["bytes.fresh"], live = allocated(source)
-    found["bytes.given_back"] = max(0.0, live - 2 * max(USUAL_BLOCK, _largest(graph)))
     return found | _traffic(graph.scheduler.nodes) | {kind: float(work[kind]) for kind in sorted(work)}
 
 
