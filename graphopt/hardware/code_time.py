@@ -309,8 +309,8 @@ def _is_cost(value: object) -> bool:
 
 
 def learned(tables: Sequence[Path], environment: str | None, without: Sequence[str]) -> Weights:
-    """Of all environments, unless one is named: only ratios to the default are fitted. Raises UserError where too little
-    was measured."""
+    """Of all environments, unless one is named: only ratios to the default are fitted. Raises UserError where too
+    little was measured."""
     found: dict[tuple[str, str], MeasuredGraph] = {}
     for table in map(PriceTable, tables):
         for here in [environment] if environment else table.environments():

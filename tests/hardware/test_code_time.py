@@ -151,9 +151,7 @@ def test_files_of_costs_are_data(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("flags", "processor"), [("avx2 avx512f", "Some, AVX512"), ("avx2", "Some")])
-def test_what_is_shipped_says_where_it_is_from(
-    flags: str, processor: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_is_shipped_says_where_it_is_from(flags: str, processor: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(environment, "_facts", lambda: (("model name", "Some"), ("flags", flags)))
     assert environment.processor() == processor
     weights = load_weights(weights_file(SHIPPED))

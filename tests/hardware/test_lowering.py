@@ -94,9 +94,7 @@ def test_requests_change_what_is_stored_evaluated_and_fused(program: FxProgram) 
     add, exp, plain = only(program, "aten.add.Tensor"), only(program, "aten.exp.default"), lowered(program)
     store, inline, cut = (lowered(program, {op: asked}) for op, asked in ((add, STORE), (exp, INLINE), (exp, CUT)))
     assert store.stored == plain.stored | {add} and store.digest != plain.digest
-    assert store.features["steps"] == plain.features["steps"] + 1
     assert inline.stored == plain.stored - {exp}
-    assert inline.features["ops.exp"] == 2 * plain.features["ops.exp"] == 2 * 64 * 48
     assert cut.stored == plain.stored
     assert (plain.features["nests"], cut.features["nests"]) == (1, 2)
     for made in (store, inline, cut):
@@ -152,7 +150,7 @@ def test_inlining_everything_ends() -> None:
     by_thresholds = lowered(program, reads_threshold=3, opcount_threshold=2)
     for made in (everything, by_thresholds):
         assert 2 <= len(made.stored) < len(names)  # else an expression of 2 ** 40 nodes
-        assert made.features["ops.mul"] / 100 < LARGEST_TREE * len(made.stored)
+        assert made.source.count(" * ") < LARGEST_TREE * len(made.stored)
 
 
 def test_updates_in_place_arrive() -> None:

@@ -11,11 +11,10 @@ loops. Constants and broadcasts are free.
 import re
 from collections import Counter
 from collections.abc import Mapping
-from math import prod
 from typing import NamedTuple
 
 from torch._inductor.graph import GraphLowering
-from torch._inductor.scheduler import BaseSchedulerNode, SchedulerNode
+from torch._inductor.scheduler import BaseSchedulerNode
 
 _NUMBER = r"(?:static_cast<\w+>\()?\(?(-?\d+)L?\)*"
 _FOR = re.compile(rf"for\s*\(\s*(?:int64_t|long|int)\s+(\w+)\s*=\s*{_NUMBER};\s*\1\s*<\s*{_NUMBER};"
@@ -152,30 +151,19 @@ _KERNEL = re.compile(r"async_compile\.cpp_pybinding\(.*?^'''\)", re.MULTILINE | 
 
 
 def features(graph: GraphLowering, source: str) -> dict[str, float]:
-    """`ops.NAME`: evaluations of Inductor's operation NAME in loops, per run; `bytes`: read and written by kernels;
-    `kernels` and `nests` (outermost loops) in the source;
-    `calls`: of functions of libraries, `flops` theirs; `steps`: parts of kernels before fusion; `v.KIND`, `s.KIND` and
-    `trips` of `source_work`; `bytes.near`, `bytes.middle`, `bytes.far`: by what was read and written since the same
-    bytes were last touched, which says the cache they are in."""
-    leaves = [leaf for node in graph.scheduler.nodes for leaf in node.get_nodes()]
-    loops = [leaf for leaf in leaves if isinstance(leaf, SchedulerNode)]
+    """`bytes`: read and written by kernels; `kernels` and `nests` (outermost loops) in the source; `calls`: of
+    functions of libraries, `flops` theirs; `v.KIND`, `s.KIND` and `trips` of `source_work`; `bytes.near`,
+    `bytes.middle`, `bytes.far`: by what was read and written since they were last touched, so by their cache."""
+    calls = [leaf for node in graph.scheduler.nodes for leaf in node.get_nodes() if leaf.is_extern()]
     kernels = _KERNEL.findall(source)
+    work = sum((source_work(kernel) for kernel in kernels), Counter[str]())
     found = {
         "bytes": float(graph.count_bytes()[0]),
-        "calls": float(sum(leaf.is_extern() for leaf in leaves)),
-        "flops": float(sum(leaf.estimate_flops() or 0 for leaf in leaves if leaf.is_extern())),
-        "steps": float(len(loops)),
+        "calls": float(len(calls)),
+        "flops": float(sum(leaf.estimate_flops() or 0 for leaf in calls)),
         "kernels": float(len(kernels)),
         "nests": float(sum(_nests(kernel) for kernel in kernels)),
-        "vectors": float(source.count("Vectorized<") > 0),
     }
-    work = sum((source_work(kernel) for kernel in kernels), Counter[str]())
-    evaluations: Counter[str] = Counter()
-    for loop in loops:
-        points = prod(int(size) for group in loop.get_ranges() for size in group)
-        for name, count in loop._body.op_counts.items():
-            evaluations[f"ops.{name}"] += count * points
-    found |= {name: float(count) for name, count in sorted(evaluations.items())}
     return found | _traffic(graph.scheduler.nodes) | {kind: float(work[kind]) for kind in sorted(work)}
 
 
