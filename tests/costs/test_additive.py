@@ -15,7 +15,7 @@ from graphopt.core.plan import Plans
 from graphopt.hardware.costs.whole_program import Profiled, signature_of
 from graphopt.hardware.measure.environment import environment_here
 from graphopt.hardware.measure.pool import LocalPool
-from graphopt.hardware.measure.rounds import Runner, alone
+from graphopt.hardware.measure.rounds import alone
 from graphopt.rewrite.io.as_graph import graph_of
 from graphopt.rewrite.ir.program_builder import ProgramBuilder
 from graphopt.rewrite.ir.terms import Program
@@ -173,16 +173,16 @@ def test_a_process_that_never_begins_ends_the_run(tmp_path: Path, monkeypatch: p
 def test_noisy_blocks_are_followed_by_more() -> None:
     noise, spoken = iter([1.0, 1.0, 1.0, 1.0, 2.0, 3.0, *[1.0] * 90]), list[int]()
 
-    def timed(runner: Runner, runs: int) -> float:
+    def column(runs: int) -> float:
         spoken.append(runs)
         return next(noise)
 
     settings = {"block_seconds": 0.5, "blocks": 3, "spread": 0.05, "op_seconds": 60.0}
-    answer = alone(Runner(lambda: None), timed, settings)
+    answer = alone(column, settings)
     assert answer["seconds"] == 1.0
     assert answer["spread"] <= 0.05
     assert 3 < answer["blocks"] == len(spoken) - 3  # three to warm up and count
-    late = alone(Runner(lambda: None), lambda runner, runs: 1.0 + len(spoken), {**settings, "op_seconds": 0.0})
+    late = alone(lambda runs: 1.0 + len(spoken), {**settings, "op_seconds": 0.0})
     assert late["blocks"] == 3
 
 

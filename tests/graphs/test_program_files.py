@@ -113,6 +113,17 @@ def test_large_indices_stay_within_their_range() -> None:
     assert (int(made.min()), int(made.max())) == (0, 999)
 
 
+def test_checks_of_tensors_are_kept(tmp_path: Path) -> None:
+    """`F.one_hot` checks its labels when it runs, and says in a sentence what is wrong."""
+    program = traced(lambda x: torch.ops.aten._assert_async.msg((x < 4).all(), "Labels are to be smaller than 4.") or x + 1,
+                     [torch.tensor([1, 3])])  # fmt: skip
+    save_program(tmp_path / "p.program.json.gz", program)
+    run = load_program(tmp_path / "p.program.json.gz").gm
+    assert torch.as_tensor(run(torch.tensor([1, 0]))).equal(torch.tensor([2, 1]))
+    with pytest.raises(RuntimeError, match="smaller than 4"):
+        run(torch.tensor([1, 4]))
+
+
 def test_what_is_no_tensor_operator_is_not_written(tmp_path: Path) -> None:
     graph = torch.fx.Graph()
     graph.output((graph.call_function(print, (graph.placeholder("x"),)),))
