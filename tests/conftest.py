@@ -6,6 +6,7 @@ import signal
 import sys
 import threading
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pytest
 import yaml
@@ -14,6 +15,12 @@ from graphopt import OWN_OPTIONS
 
 # Before torch is imported: what small networks learn depends on it to the last bit, and threads of busy cores wait.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+# Where modules are not to be compiled once for all, processes that tests start share them for these tests. To compile
+# them anew is most of the time that a process takes to start.
+if os.environ.pop("PYTHONDONTWRITEBYTECODE", ""):
+    MODULES = TemporaryDirectory(prefix="graphopt-modules-")
+    os.environ["PYTHONPYCACHEPREFIX"] = MODULES.name
 
 # After all else: what tests of one folder have, those of another may import.
 FOLDERS = (folder for folder in Path(__file__).parent.iterdir() if folder.is_dir())
