@@ -1,6 +1,6 @@
 """What a first call costs on a new machine: seconds of CPU, and on the clock, of `graphopt.optimize` in a new process,
-with nothing compiled, not even Python's modules, and again with what that call compiled or measured. `inductor` and `inductor_training` (on
-request) are `cost="inductor"` without and with gradients. The load of the machine and the seconds that it takes for ten
+with nothing compiled, not even Python's modules, and again with what that call compiled or measured. `inductor` and
+`inductor_training` (on request) are `cost="inductor"` without and with gradients. The load of the machine and the seconds that it takes for ten
 million additions in Python stand beside."""
 
 import argparse
@@ -27,7 +27,8 @@ def seconds(call: str, cache: Path) -> tuple[float, float]:
     """Of a new process and those that it starts, imports included: of CPU, and on the clock."""
     begun, before = time.monotonic(), resource.getrusage(resource.RUSAGE_CHILDREN)
     caches = {"NUMBA_CACHE_DIR": str(cache / "numba"), "GRAPHOPT_CACHE": str(cache / "graphopt"),
-              "TORCHINDUCTOR_CACHE_DIR": str(cache / "inductor"), "PYTHONPYCACHEPREFIX": str(cache / "modules")}  # fmt: skip
+              "TORCHINDUCTOR_CACHE_DIR": str(cache / "inductor"),
+              "PYTHONPYCACHEPREFIX": str(cache / "modules")}  # fmt: skip
     places = {**os.environ, **caches, "OMP_NUM_THREADS": "1", "NUMBA_NUM_THREADS": "1"}
     places.pop("PYTHONDONTWRITEBYTECODE", "")  # Python keeps compiled modules unless it is told not to
     subprocess.run([sys.executable, "-c", PROGRAM.format(options=CALLS[call])], check=True, env=places)
