@@ -1,8 +1,8 @@
 """What a first call costs on a new machine: seconds of CPU, and on the clock, of `graphopt.optimize` in a new process,
 with nothing compiled, not even Python's modules, and again with what that call compiled or measured.
 
-`inductor` and `inductor_training` (on request) are `cost="inductor"` without and with gradients. The load of the machine
-and the seconds that it takes for ten million additions in Python stand beside.
+`inductor` and `inductor_training` (on request) are `cost="inductor"` without and with gradients. The load of the
+machine and the seconds that it takes for ten million additions in Python stand beside.
 """
 
 import argparse
