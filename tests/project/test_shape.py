@@ -28,7 +28,7 @@ MOST = {  # figure: (at most today, wanted)
     "circles": (0, 0),
     "imports for types alone": (3, 0),
     "lines of tests": (35_075, 25_000),  # those options, trained on one graph; pages in a browser; formats; clusters
-    "tracked files": (1_110, 1_010),  # those options, and rows of them
+    "tracked files": (1_112, 1_010),  # those options, and rows of them
     "MiB of results/": (51, 35),  # rows of those options, three trainings each, with their answers
 }
 
