@@ -58,6 +58,7 @@ class LocalPool:
         setting = {"device": device, "threads": threads, "place": place, "kind": kind}
         self.process = Process(module or WORKER, setting, variables(threads, keeps_memory=keeps_memory))
         self.counts = Counter[str]()
+        self._keeps, self._first = keeps_memory, None  # the default that it has run
         self._given_up = 0  # requests in a row that ended the process
 
     def begin(self) -> None:
@@ -74,7 +75,10 @@ class LocalPool:
 
     def _answer(self, request: dict[str, Any], limit: float) -> Answer:
         self.counts["requests"] += 1
-        at = None
+        at, first = None, request["targets"][0]
+        if not self._keeps and self._first not in (None, first):
+            self.process.end()  # forks inherit what another program has freed
+        self._first = first
         for _ in range(TRIES):
             try:
                 answer = self.process.ask(request, limit)
