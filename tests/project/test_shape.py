@@ -15,20 +15,20 @@ from test_architecture import MODULES, PACKAGE, RANK, ROOT, module_of, modules_i
 
 MOST = {  # figure: (at most today, wanted)
     "lines of graphopt/": (
-        62_965,
+        62_687,
         48_000,
     ),  # the four papers as published; pages, docs/learning.md; programs as text and other formats; backends; clusters
-    "modules": (375, 440),
+    "modules": (374, 440),
     "entries at its top": (15, 15),
-    "options of algo": (57, 54),  # regal_paper, laf_paper, xrlflow_paper: each paper as published, beside ours
+    "options of algo": (56, 54),  # regal_paper, laf_paper, xrlflow_paper: each paper as published, beside ours
     "options of dataset": (15, 16),
     "programs": (1, 1),
-    "floors": (9, 9),
+    "floors": (8, 9),
     "arrows back": (0, 0),
     "circles": (0, 0),
     "imports for types alone": (3, 0),
-    "lines of tests": (35_075, 25_000),  # those options, trained on one graph; pages in a browser; formats; clusters
-    "tracked files": (1_112, 1_010),  # those options, and rows of them
+    "lines of tests": (35_003, 25_000),  # those options, trained on one graph; pages in a browser; formats; clusters
+    "tracked files": (1_106, 1_010),  # those options, and rows of them
     "MiB of results/": (51, 35),  # rows of those options, three trainings each, with their answers
 }
 

@@ -15,7 +15,7 @@ from graphopt.problems.keys import KeyRole
 from graphopt.problems.optimizer import solve
 from graphopt.search.heuristics.rules import SchedulingInstance
 from graphopt.search.heuristics.starts import heuristic_keys
-from graphopt.search.walks.hot_local import INDEX, RunColumns
+from graphopt.search.walks.hot_local import SimulatedRuns
 from graphopt.search.walks.key_moves import KINDS, Descent, Moves, RandomKeyMoves, WeightedMoves
 from graphopt.search.walks.windowed import Windows, _Moves
 
@@ -211,26 +211,30 @@ def test_a_weighted_move_changes_the_op_that_it_was_drawn_for(kind: str) -> None
     assert moves.made(keys, drawn, rng, together=True).shape == (1, len(keys))
 
 
-def test_a_run_on_more_devices_than_ops() -> None:
-    problem = open_problem(20, devices=62)
-    keys = np.random.default_rng(0).random(len(problem.layout), np.float32)
-    found = RunColumns(problem).of(keys)
-    assert np.isfinite(found).all() and found[:, INDEX["critical"]].any()
-
-
-def test_what_a_run_says_of_ops() -> None:
-    """Results that live at the peak are a part of it; the chain that ends last spans the run."""
-    problem = problem_of()
-    columns = RunColumns(problem)
+@pytest.mark.parametrize("objective", ["peak_memory", "runtime"])
+@pytest.mark.parametrize(("ops", "devices"), [(60, 2), (20, 62)])
+def test_what_decides_a_price(ops: int, devices: int, objective: str) -> None:
+    """The chain spans the run. What lives at the peak, and its readers there, found op by op."""
+    problem = open_problem(ops, devices, objective=objective)
+    runs, needs = SimulatedRuns(problem), SchedulingInstance(problem.graph, problem.task).needs
+    edges = [*zip(needs.source.tolist(), np.repeat(np.arange(ops), np.diff(needs.ptr)).tolist(), strict=True)]
     for keys in heuristic_keys(problem):
-        said = columns.of(keys)
-        assert np.isfinite(said).all() and (said >= -1e-6).all()
-        live = said[:, INDEX["live"]].sum() + said[:, INDEX["held"]].sum()
-        assert 0.0 < live <= 1.0 + 1e-6
-        assert not (said[:, INDEX["live"]] * (1.0 - said[:, INDEX["full"]])).any()  # on the fullest device
-        chain = said[:, INDEX["critical"]] > 0
-        assert said[chain, INDEX["begins"]].min() == pytest.approx(0.0, abs=1e-6)
-        assert said[chain, INDEX["ends"]].max() == pytest.approx(1.0)
+        plan = problem.task.realise_keys(problem.graph, keys[None])
+        run, device, found = runs._model.simulate(plan), plan.device[0].tolist(), set(np.flatnonzero(runs.decide(keys)))
+        if objective == "runtime":
+            chain = np.isin(run.kernel_op, [*found])
+            assert run.kernel_start[chain].min() == 0.0 and run.kernel_end[chain].max() == run.makespan
+            continue
+        full = int(run.peak_bytes.argmax())
+        moment, step = run.memory_bytes[:, full].argmax(), np.zeros(ops)
+        step[run.kernel_op] = run.kernel_step[:, 0]
+        live = set[int]()
+        for op in range(ops):
+            here, readers = device[op] == full, [b for a, b in edges if a == op]
+            until = [step[b] for b in readers if here or device[b] == full] or [np.inf if here else -1]
+            if problem.graph.result_bytes[op] and step[op] <= moment <= max(until):
+                live.add(op)
+        assert found == live | {b for a, b in edges if a in live and device[b] == full}
 
 
 @pytest.mark.parametrize("objective", ["peak_memory", "runtime"])
