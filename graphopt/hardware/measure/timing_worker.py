@@ -18,7 +18,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 from multiprocessing import Pipe, get_context
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -29,16 +29,26 @@ from graphopt.hardware.measure.rounds import Column, Runner, Timed, alone, by_tu
 
 TORCH = "graphopt.hardware.measure.kinds.torch_kinds"
 ONNX = "graphopt.hardware.measure.kinds.onnx_kind"
-# Kind -> module, of which `begin(threads)` is called once, and function `(payload, device) -> Runner`.
+
+
+class Kind(NamedTuple):
+    """module: its `begin(threads)` is called once; of it `function`, `(payload, device) -> Runner`. loads: a module
+    beside it. itself: it times its targets, so `function` is `(payload, how) -> the answer`."""
+
+    module: str
+    function: str
+    loads: str = ""
+    itself: bool = False
+
+
 KINDS = {
-    "op": (TORCH, "load_op"),
-    "program": (TORCH, "load_program_file"),
-    "eager": (TORCH, "load_eager"),
-    "inductor": (TORCH, "load_inductor"),
-    "onnx": (ONNX, "load_onnx"),
+    "op": Kind(TORCH, "load_op"),
+    "program": Kind(TORCH, "load_program_file"),
+    "eager": Kind(TORCH, "load_eager"),
+    "inductor": Kind(TORCH, "load_inductor", loads="torch._inductor.select_algorithm"),
+    "onnx": Kind(ONNX, "load_onnx"),
+    "onnx_op": Kind(ONNX, "alone_onnx", itself=True),
 }
-LOADED = {"inductor": "torch._inductor.select_algorithm"}  # beside the module of the kind
-OWN = {"onnx_op": (ONNX, "alone_onnx")}  # kinds that time themselves: `(payload, how) -> the answer`
 
 
 def main(arguments: list[str]) -> int:
@@ -61,10 +71,9 @@ class Bench:
 
     def answer(self, request: Request, tell: Tell) -> dict[str, Any]:
         targets, how = request["targets"], request["how"]
-        if targets[0]["kind"] in OWN:
+        if targets[0]["kind"] in KINDS and KINDS[targets[0]["kind"]].itself:
             tell(at=0, more=START_SECONDS)
-            name, function = OWN[targets[0]["kind"]]
-            own: dict[str, Any] = getattr(importlib.import_module(name), function)(targets[0]["payload"], how)
+            own: dict[str, Any] = self.load(targets[0]["kind"])(targets[0]["payload"], how)
             return own
         if request.get("alone"):
             return alone(self._here(self._loaded(0, targets[0], tell)), how)
@@ -108,17 +117,17 @@ class Bench:
         tell(at=at)
         return partial(load, target["payload"], self.device)
 
-    def load(self, kind: str) -> Callable[[dict[str, Any], str], Runner]:
-        """What makes its targets ready, with all that it needs."""
-        name, function = KINDS[kind]
-        module = importlib.import_module(name)
-        if name not in self._begun:
+    def load(self, kind: str) -> Callable[[dict[str, Any], Any], Any]:
+        """The function of the kind, with all that it needs."""
+        known = KINDS[kind]
+        module = importlib.import_module(known.module)
+        if known.module not in self._begun:
             module.begin(self.threads)
-            self._begun.add(name)
-        if kind in LOADED:
-            importlib.import_module(LOADED[kind])
-        load: Callable[[dict[str, Any], str], Runner] = getattr(module, function)
-        return load
+            self._begun.add(known.module)
+        if known.loads:
+            importlib.import_module(known.loads)
+        function: Callable[[dict[str, Any], Any], Any] = getattr(module, known.function)
+        return function
 
     def _timed(self) -> Timed:
         if self.device == "cuda":
