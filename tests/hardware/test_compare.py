@@ -162,9 +162,9 @@ def test_a_price_by_fresh_processes_is_remembered_beside_that_of_one_that_stays(
     assert refused == Failure("it does not compile", lasting=True)
     lines = [line.split()[0] for line in log.read_text().splitlines()[begun:]]
     assert len(set(lines)) == 4  # one with both, which fails; two of the one that runs, one of the other
-    assert fresh.environment.endswith(", the user's malloc, a process each, 2 fresh processes")
+    assert fresh.environment.endswith(", the user's malloc, a process each, 2 fresh processes of different layouts")
     keeps = Service(turns(), table=tmp_path / "t", environment=None, name="keeps", processes=2, keeps_memory=True)
-    assert keeps.environment.endswith(", malloc keeps memory, 2 fresh processes")
+    assert keeps.environment.endswith(", malloc keeps memory, 2 fresh processes of different layouts")
     assert fresh.compare(DEFAULT, [spin(1000)]) == [slow] and len(log.read_text().splitlines()) == begun + len(lines)
 
 

@@ -234,9 +234,22 @@ assert min(alone[0], beside[0]) > 9000 and faults(9) < 100, (alone, beside)
 """
 
 
-@pytest.mark.parametrize("program", [FAULTS, FORKS], ids=["kept", "forks"])
+LAYOUTS = """
+import numpy as np
+from graphopt.hardware.measure.timing_worker import Fork
+
+def place(runs):
+    return float(np.ones(1 << 15).ctypes.data)
+
+places = [Fork(lambda: place, layout)(1) for layout in (0, 0, 1, 1, 2)]
+assert places[0] == places[1] != places[2] == places[3] != places[4] != places[0], places
+"""
+
+
+@pytest.mark.parametrize("program", [FAULTS, FORKS, LAYOUTS], ids=["kept", "forks", "layouts"])
 def test_pages_fault_by_what_a_process_frees_and_keeps(program: str) -> None:
-    """None where memory is kept, or a larger block was freed; as ever in a fork beside another that frees one."""
+    """None where memory is kept, or a larger block was freed; as ever in a fork beside another that frees one. Blocks
+    lie elsewhere in each layout."""
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
 

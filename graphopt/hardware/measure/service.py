@@ -2,7 +2,7 @@
 
 A race runs a default and others by turns in several fresh processes, for a report. What a process does to
 one target (memory, caches, neighbours) it does to all. Processes differ by more than the rounds within one; a race's
-interval shows this.
+interval shows this. In each of them blocks of memory lie otherwise (`timing_worker.Fork`).
 """
 
 import math
@@ -21,6 +21,7 @@ from graphopt.hardware.measure.price_table import Line, PriceTable
 from graphopt.hardware.measure.rounds import Rounds, rounds_in, timings_of, timings_of_race
 from graphopt.hardware.measure.target import Comparing, Failure, Measured, Measuring, Target, Timing
 
+FRESH = "fresh processes of different layouts"
 MOST_READY = 4  # processes that start together: all are in memory at once
 MOST_TOGETHER = 8  # targets that run by turns beside their default: all of them are in memory at once
 
@@ -43,7 +44,7 @@ def fresh_rounds(default: Target, others: Sequence[Target], how: Comparing, proc
                 for pool in ready:
                     step(pool)
         pool = ready.pop()
-        (answer,) = pool.ask([request], [how.limit_seconds])
+        (answer,) = pool.ask([request | {"layout": processes - left}], [how.limit_seconds])
         pool.end()
         if isinstance(answer, FailedRequest):
             if answer.at == 0:
@@ -78,7 +79,7 @@ class Service:
         self.keeps_memory = not processes if keeps_memory is None else keeps_memory
         here = environment_here(how.device, how.threads, libraries)
         here += f", {KEEPS_MEMORY if self.keeps_memory else USERS_MALLOC}" if isinstance(how, Comparing) else ""
-        self.environment = environment or here + (f", {processes} fresh processes" if processes else "")
+        self.environment = environment or here + (f", {processes} {FRESH}" if processes else "")
         self.table = PriceTable(table)
         self.pool: Pool = LocalPool(how.device, how.threads, kind=kind, keeps_memory=self.keeps_memory)
         if isinstance(how, Comparing) and how.pool == "ray":

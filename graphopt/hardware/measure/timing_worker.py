@@ -2,10 +2,10 @@
 
 Its setting is {"device", "threads", "place", "kind"}; libraries of that kind of targets are loaded at once, on any
 processor. A request holds `targets`, of `Target.request`, and `how`, of
-`Measuring` or `Comparing` as JSON. With `alone`, the one target is timed by itself: {"seconds", "spread",
-"blocks"}. Else the first is the default, and the answer is {"rounds": [R, C] seconds, "errors": {target: [reason,
-lasting]}}; columns are the default, its copy, and the other targets that can be run. While a target is made ready,
-the process tells its place in the request.
+`Measuring` or `Comparing` as JSON; with `layout`, forks hold blocks that lie otherwise for each number. With `alone`,
+the one target is timed by itself: {"seconds", "spread", "blocks"}. Else the first is the default, and the answer is
+{"rounds": [R, C] seconds, "errors": {target: [reason, lasting]}}; columns are the default, its copy, and the other
+targets that can be run. While a target is made ready, the process tells its place in the request.
 """
 
 import importlib
@@ -29,6 +29,7 @@ from graphopt.hardware.measure.rounds import Column, Runner, Timed, alone, by_tu
 
 TORCH = "graphopt.hardware.measure.kinds.torch_kinds"
 ONNX = "graphopt.hardware.measure.kinds.onnx_kind"
+HELD, HELD_LOG2 = 8, (10, 20)  # blocks of a layout; logarithms of their least and most bytes
 
 
 class Kind(NamedTuple):
@@ -67,10 +68,11 @@ class Bench:
     def __init__(self, device: str, threads: int) -> None:
         self.device, self.threads = device, threads
         self._begun, self._tried = set[str](), set[str]()  # modules of `KINDS`; kinds
+        self._layout = 0  # of the request
         self._default: tuple[str, list[Column]] = ("", [])
 
     def answer(self, request: Request, tell: Tell) -> dict[str, Any]:
-        targets, how = request["targets"], request["how"]
+        targets, how, self._layout = request["targets"], request["how"], request.get("layout", 0)
         if targets[0]["kind"] in KINDS and KINDS[targets[0]["kind"]].itself:
             tell(at=0, more=START_SECONDS)
             own: dict[str, Any] = self.load(targets[0]["kind"])(targets[0]["payload"], how)
@@ -104,7 +106,7 @@ class Bench:
         if self.threads == 1 and target["kind"] not in self._tried:  # forks find loaded what this one needs
             make()  # with more threads there would be some, which forks have not
             self._tried.add(target["kind"])
-        return Fork(lambda: self._here(make))
+        return Fork(lambda: self._here(make), self._layout)
 
     def _here(self, make: Callable[[], Runner]) -> Column:
         """In this process."""
@@ -140,13 +142,17 @@ class Fork:
     """A target in a fork of this process, where nothing else allocates, as in a process that runs this target alone.
     The largest block that a process has freed moves glibc's thresholds, and so decides which pages fault in every run.
 
+    Where blocks lie decides this as well, and so does which of them share lines of a cache. layout: above 0, the fork
+    first takes blocks of its own, of sizes that are drawn by this number, and keeps them (as Curtsinger and Berger 2013
+    move what a program allocates).
+
     Ends with this object. Raises what the fork raises, in words; ends this process where the fork has died."""
 
-    def __init__(self, make: Callable[[], Column]) -> None:
+    def __init__(self, make: Callable[[], Column], layout: int = 0) -> None:
         self._pipe, theirs = Pipe()
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", DeprecationWarning)  # other threads, if any, are none of the fork's
-            process = get_context("fork").Process(target=_serve_runs, args=(theirs, make), daemon=True)
+            process = get_context("fork").Process(target=_serve_runs, args=(theirs, make, layout), daemon=True)
             process.start()
         theirs.close()
         weakref.finalize(self, process.kill)
@@ -164,8 +170,10 @@ class Fork:
         raise UserError(words) if fatal else RuntimeError(words) if lasting else OSError(words)
 
 
-def _serve_runs(pipe: Any, make: Callable[[], Column]) -> None:
+def _serve_runs(pipe: Any, make: Callable[[], Column], layout: int) -> None:
     """In the fork, until nobody asks any more."""
+    sizes = 2.0 ** np.random.default_rng(layout).uniform(*HELD_LOG2, HELD if layout else 0)
+    held = [bytearray(int(size)) for size in sizes]
     column: Column | None = None
     with suppress(EOFError):
         while True:
@@ -177,3 +185,4 @@ def _serve_runs(pipe: Any, make: Callable[[], Column]) -> None:
             except Exception as error:  # whatever a library raises
                 answer = (0.0, (in_words(error), lasts(error), isinstance(error, UserError)))
             pipe.send(answer)
+    del held

@@ -15,7 +15,7 @@ from graphopt.hardware.measure.rounds import Runner
 
 def main(arguments: list[str]) -> int:
     """Of a measuring process, which has settings, or of a build process."""
-    timing_worker.KINDS["strange"] = ("strange", "load")
+    timing_worker.KINDS["strange"] = timing_worker.Kind("strange", "load")
     timing_worker.by_turns = by_turns  # type: ignore[attr-defined]
     builds.TASKS |= {name: ("strange", name) for name in ("lower", "compile")}
     return (timing_worker if json.loads(arguments[0]) else builds).main(arguments)
