@@ -15,7 +15,7 @@ from test_architecture import MODULES, PACKAGE, RANK, ROOT, module_of, modules_i
 
 MOST = {  # figure: (at most today, wanted)
     "lines of graphopt/": (
-        62_696,
+        62_705,
         48_000,
     ),  # the four papers as published; pages, docs/learning.md; programs as text and other formats; backends; clusters
     "modules": (374, 440),
@@ -27,7 +27,7 @@ MOST = {  # figure: (at most today, wanted)
     "arrows back": (0, 0),
     "circles": (0, 0),
     "imports for types alone": (3, 0),
-    "lines of tests": (35_003, 25_000),  # those options, trained on one graph; pages in a browser; formats; clusters
+    "lines of tests": (35_016, 25_000),  # those options, trained on one graph; pages in a browser; formats; clusters
     "tracked files": (1_107, 1_010),  # those options, and rows of them
     "MiB of results/": (51, 35),  # rows of those options, three trainings each, with their answers
 }

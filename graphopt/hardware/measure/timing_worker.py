@@ -142,9 +142,8 @@ class Fork:
     """A target in a fork of this process, where nothing else allocates, as in a process that runs this target alone.
     The largest block that a process has freed moves glibc's thresholds, and so decides which pages fault in every run.
 
-    Where blocks lie decides this as well, and so does which of them share lines of a cache. layout: above 0, the fork
-    first takes blocks of its own, of sizes that are drawn by this number, and keeps them (as Curtsinger and Berger 2013
-    move what a program allocates).
+    Where blocks lie decides this as well, and which of them share lines of a cache. layout: above 0, the fork first
+    takes blocks of its own and keeps them. Their sizes are drawn by this number (after Curtsinger and Berger 2013).
 
     Ends with this object. Raises what the fork raises, in words; ends this process where the fork has died."""
 
