@@ -60,6 +60,6 @@ def source_digest() -> str:
     package = Path(__file__).parent.parent
     digest = hashlib.sha256()
     for pattern in SOURCES:
-        for file in sorted(package.glob(pattern)):
+        for file in sorted(file for file in package.glob(pattern) if file.is_file()):  # not Python's __pycache__
             digest.update(file.read_bytes())
     return digest.hexdigest()

@@ -10,7 +10,7 @@ import pytest
 
 from graphopt.core.graph import GraphError
 from graphopt.core.operators import OPERATOR_ID, Category
-from graphopt.graphs import zoo_dataset
+from graphopt.graphs import cache, zoo_dataset
 from graphopt.graphs.dataset import check_splits
 from graphopt.graphs.readers.pytorch.capture import fake_mode
 from graphopt.graphs.readers.pytorch.sources import source_files
@@ -209,3 +209,9 @@ def test_another_source_is_another_content(place: Path) -> None:
     assert content_of(config) == before
     (place / "mine" / "lazily.py").write_text("y = 1")
     assert content_of(config) != before
+
+
+def test_folders_beside_the_sources_do_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Python keeps compiled modules in one beside every module."""
+    monkeypatch.setattr(cache, "SOURCES", ("graphs/*",))
+    assert cache.source_digest.__wrapped__()

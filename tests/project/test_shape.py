@@ -27,7 +27,7 @@ MOST = {  # figure: (at most today, wanted)
     "arrows back": (0, 0),
     "circles": (0, 0),
     "imports for types alone": (3, 0),
-    "lines of tests": (35_016, 25_000),  # those options, trained on one graph; pages in a browser; formats; clusters
+    "lines of tests": (35_022, 25_000),  # those options, trained on one graph; pages in a browser; formats; clusters
     "tracked files": (1_107, 1_010),  # those options, and rows of them
     "MiB of results/": (51, 35),  # rows of those options, three trainings each, with their answers
 }
