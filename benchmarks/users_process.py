@@ -9,7 +9,6 @@ the time of a step over the default's. faults: page faults of a step.
 """
 
 import argparse
-import importlib.util
 import json
 import resource
 import statistics
@@ -25,7 +24,9 @@ from typing import Any
 import numpy as np
 import torch
 
+from graphopt.graphs.readers.pytorch.nested_tensors import tensors_in
 from graphopt.graphs.readers.pytorch.program_file import key_of, unpacked_program
+from graphopt.hardware.datasets.lowered import programs_in
 from graphopt.hardware.requests import request_of
 from graphopt.report.answer import Answer
 from graphopt.report.apply.compile_backend import decided
@@ -55,11 +56,7 @@ def run(source: Path, program: str, rows: list[Row]) -> None:
     answers = [Answer.load(decision_of(row)) for row in rows]
     programs = [unpacked_program(answer.graph.program, program) for answer in answers if answer.graph.program]
     requests = {key_of(p.gm, p.phase): request_of(a.plan, 0) for p, a in zip(programs, answers, strict=True)}
-    spec = importlib.util.spec_from_file_location(source.stem, source)
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    function, inputs = module.PROGRAMS[program]()
+    function, inputs = programs_in(source)[program]()
     carried = set[str]()
     compiled = torch.compile(function, backend=decided(requests, carried) if rows else "inductor")
     learned = [tensor for tensor in inputs if tensor.requires_grad]
@@ -68,7 +65,8 @@ def run(source: Path, program: str, rows: list[Row]) -> None:
         with nullcontext() if learned else torch.no_grad():
             out = compiled(*inputs)
             if learned:
-                out.backward(torch.ones_like(out))
+                made = [tensor for tensor in tensors_in(out) if tensor.requires_grad]
+                torch.autograd.backward(made, [torch.ones_like(tensor) for tensor in made])
         for tensor in learned:
             tensor.grad = None
 
@@ -121,8 +119,7 @@ if __name__ == "__main__":
     print("| program | default ms | claimed | steps | faults, default | with answers | carried out |")
     print("|---|---:|---:|---:|---:|---:|---:|")
     logs = np.log([compared(args, name, rows) for name, rows in programs.items() if not args.only or name in args.only])
-    for name, values in zip(
-        ("claimed", "steps", "steps over claimed"), (*logs.T, logs[:, 1] - logs[:, 0]), strict=True
-    ):
+    parts = {"claimed": logs[:, 0], "steps": logs[:, 1], "steps over claimed": logs[:, 1] - logs[:, 0]}
+    for name, values in parts.items():
         mean = bootstrap(values[:, None], range(len(values)))
         print(f"{name}: {np.exp(mean.mean):.3f} [{np.exp(mean.low):.3f}, {np.exp(mean.high):.3f}]")

@@ -48,14 +48,14 @@ class Pool(Protocol):
 
 class LocalPool:
     """One process that stays, pinned. What ends it is tried a second time. place: among several on one machine; module:
-    what is run, None: `WORKER`. kind: of targets, whose libraries it loads as it starts. keeps_memory: as `variables`
-    has it; else it allocates as a user's process does."""
+    what is run, None: `WORKER`. kind: of targets, whose libraries it loads as it starts. layout: of memory, as of
+    `Fork`. keeps_memory: as `variables` has it; else it allocates as a user's process does."""
 
     width = 1
 
     def __init__(self, device: Device, threads: int, place: int = 0, module: str | None = None, *,
-                 kind: str | None = None, keeps_memory: bool = True) -> None:  # fmt: skip
-        setting = {"device": device, "threads": threads, "place": place, "kind": kind}
+                 kind: str | None = None, layout: int = 0, keeps_memory: bool = True) -> None:  # fmt: skip
+        setting = {"device": device, "threads": threads, "place": place, "kind": kind, "layout": layout}
         self.process = Process(module or WORKER, setting, variables(threads, keeps_memory=keeps_memory))
         self.counts = Counter[str]()
         self._keeps, self._first = keeps_memory, None  # the default that it has run

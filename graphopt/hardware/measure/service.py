@@ -38,13 +38,13 @@ def fresh_rounds(default: Target, others: Sequence[Target], how: Comparing, proc
     ready = list[LocalPool]()
     for left in range(processes, 0, -1):
         if not ready:
-            ready = [LocalPool(how.device, how.threads, kind=default.kind, keeps_memory=keeps_memory)
-                     for _ in range(min(left, MOST_READY))]  # fmt: skip
+            ready = [LocalPool(how.device, how.threads, kind=default.kind, layout=i, keeps_memory=keeps_memory)
+                     for i in range(left)[-MOST_READY:]]  # fmt: skip
             for step in (LocalPool.begin, LocalPool.await_start):
                 for pool in ready:
                     step(pool)
         pool = ready.pop()
-        (answer,) = pool.ask([request | {"layout": processes - left}], [how.limit_seconds])
+        (answer,) = pool.ask([request], [how.limit_seconds])
         pool.end()
         if isinstance(answer, FailedRequest):
             if answer.at == 0:

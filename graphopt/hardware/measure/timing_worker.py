@@ -1,11 +1,11 @@
 """The process that times targets, asked line by line (`process.serve`); started by `pool`.
 
-Its setting is {"device", "threads", "place", "kind"}; libraries of that kind of targets are loaded at once, on any
-processor. A request holds `targets`, of `Target.request`, and `how`, of
-`Measuring` or `Comparing` as JSON; with `layout`, forks hold blocks that lie otherwise for each number. With `alone`,
-the one target is timed by itself: {"seconds", "spread", "blocks"}. Else the first is the default, and the answer is
-{"rounds": [R, C] seconds, "errors": {target: [reason, lasting]}}; columns are the default, its copy, and the other
-targets that can be run. While a target is made ready, the process tells its place in the request.
+Its setting is {"device", "threads", "place", "kind", "layout"}; libraries of that kind of targets are loaded at once,
+on any processor. A request holds `targets`, of `Target.request`, and `how`, of
+`Measuring` or `Comparing` as JSON. With `alone`, the one target is timed by itself: {"seconds", "spread", "blocks"}.
+Else the first is the default, and the answer is {"rounds": [R, C] seconds, "errors": {target: [reason, lasting]}};
+columns are the default, its copy, and the other targets that can be run. While a target is made ready, the process
+tells its place in the request.
 """
 
 import importlib
@@ -54,7 +54,7 @@ KINDS = {
 
 def main(arguments: list[str]) -> int:
     setting = json.loads(arguments[0])
-    bench = Bench(setting["device"], setting["threads"])
+    bench = Bench(setting["device"], setting["threads"], setting["layout"])
     if setting["kind"] in KINDS:
         with suppress(Exception):  # a target of that kind will say what is wrong
             bench.load(setting["kind"])
@@ -65,14 +65,13 @@ def main(arguments: list[str]) -> int:
 class Bench:
     """Makes targets ready and times them. The last default stays ready, with its copy."""
 
-    def __init__(self, device: str, threads: int) -> None:
-        self.device, self.threads = device, threads
+    def __init__(self, device: str, threads: int, layout: int) -> None:
+        self.device, self.threads, self.layout = device, threads, layout  # layout: of `Fork`
         self._begun, self._tried = set[str](), set[str]()  # modules of `KINDS`; kinds
-        self._layout = 0  # of the request
         self._default: tuple[str, list[Column]] = ("", [])
 
     def answer(self, request: Request, tell: Tell) -> dict[str, Any]:
-        targets, how, self._layout = request["targets"], request["how"], request.get("layout", 0)
+        targets, how = request["targets"], request["how"]
         if targets[0]["kind"] in KINDS and KINDS[targets[0]["kind"]].itself:
             tell(at=0, more=START_SECONDS)
             own: dict[str, Any] = self.load(targets[0]["kind"])(targets[0]["payload"], how)
@@ -106,7 +105,7 @@ class Bench:
         if self.threads == 1 and target["kind"] not in self._tried:  # forks find loaded what this one needs
             make()  # with more threads there would be some, which forks have not
             self._tried.add(target["kind"])
-        return Fork(lambda: self._here(make), self._layout)
+        return Fork(lambda: self._here(make), self.layout)
 
     def _here(self, make: Callable[[], Runner]) -> Column:
         """In this process."""
