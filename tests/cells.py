@@ -36,7 +36,8 @@ def scheduling(machine: Machine, place: Any = "single", levels: int = 16, fuse: 
 
 
 def fusion(machine: Machine, decision: Any = "binary", levels: int = 2, numerics: Any = None, **caps: int) -> Fusion:
-    return Fusion(name="fusion", machine=machine, decision=decision, levels=levels, numerics=numerics, **(CAPS | caps))
+    how = {"decision": decision, "levels": levels, "numerics": numerics, "device": "cpu"}
+    return Fusion(name="fusion", machine=machine, **how, **(CAPS | caps))
 
 
 def option(group: str, name: str, around: dict[str, Any] | None = None, **changes: Any) -> Any:

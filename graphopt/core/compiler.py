@@ -2,8 +2,8 @@
 
 Readers of compilers' own graphs (`graphopt.hardware.inductor`) note `stored` in the attributes of every op that the
 compiler can as well compute where it is read. Knobs are declared here: nothing else of a compiler is ever set by what a
-file says. Equal: outputs stay the same bit for bit, which is tested. Close: arithmetic changes, so a user has to allow
-it.
+file says. Equal: outputs stay the same bit for bit, which is tested; on a GPU the same operators in the same precision,
+since there a product and a sum of one kernel are rounded once. Close: arithmetic changes, so a user has to allow it.
 """
 
 from collections.abc import Mapping
@@ -35,18 +35,21 @@ def compiler_choice(graph: Graph) -> CompilerChoice | None:
 
 
 Numerics = Literal["equal", "close"]
+Device = Literal["cpu", "cuda"]
 
 
 @dataclass(frozen=True, slots=True)
 class Knob:
     """option: of torch._inductor.config. values: choice k is values[k]; the first, None, leaves the option alone.
-    compiles: the option counts when generated source is compiled, not only when it is written."""
+    compiles: the option counts when generated source is compiled, not only when it is written. device: whose code it
+    changes; None: that of all."""
 
     name: str
     option: str
     values: tuple[Any, ...]
     numerics: Numerics
     compiles: bool = False
+    device: Device | None = None
 
     @property
     def words(self) -> tuple[str, ...]:
@@ -58,16 +61,23 @@ KNOBS = (
     Knob("reads_threshold", "realize_reads_threshold", (None, 1, 2, 16), "equal"),
     Knob("opcount_threshold", "realize_opcount_threshold", (None, 12, 100), "equal"),
     Knob("acc_reads_threshold", "realize_acc_reads_threshold", (None, 4), "equal"),
-    Knob("simdlen", "cpp.simdlen", (None, 256), "close", compiles=True),  # sums are of other parts
-    Knob("decompose_tanh", "cpp.use_decompose_tanh", (None, True), "close"),
-    Knob("two_step_variance", "cpp.use_two_step_variance_threshold", (None, 1 << 30), "close"),
-    Knob("contract", "cpp.enable_floating_point_contract_flag", (None, "fast"), "close", compiles=True),  # a * b + c
+    Knob("simdlen", "cpp.simdlen", (None, 256), "close", compiles=True, device="cpu"),  # sums are of other parts
+    Knob("decompose_tanh", "cpp.use_decompose_tanh", (None, True), "close", device="cpu"),
+    Knob("two_step_variance", "cpp.use_two_step_variance_threshold", (None, 1 << 30), "close", device="cpu"),
+    Knob("contract", "cpp.enable_floating_point_contract_flag", (None, "fast"), "close", compiles=True, device="cpu"),
+    Knob("combo_kernels", "combo_kernels", (None, True), "equal", device="cuda"),  # loops without a common value
+    Knob("nd_tiling", "triton.prefer_nd_tiling", (None, True), "equal", device="cuda"),
+    Knob("persistent_reductions", "triton.persistent_reductions", (None, False), "close", device="cuda"),
+    Knob("split_reductions", "split_reductions", (None, False), "close", device="cuda"),
+    Knob("cooperative_reductions", "triton.cooperative_reductions", (None, True), "close", device="cuda"),
+    Knob("pointwise_autotune", "max_autotune_pointwise", (None, True), "close", device="cuda"),  # more block sizes
 )
 
 
-def knobs(numerics: Numerics | None) -> tuple[Knob, ...]:
-    """Those that leave numbers equal, with `close` all; none for None."""
-    return tuple(knob for knob in KNOBS if numerics == "close" or knob.numerics == numerics)
+def knobs(numerics: Numerics | None, device: Device = "cpu") -> tuple[Knob, ...]:
+    """Those of a device's code that leave numbers equal, with `close` all; none for None."""
+    return tuple(knob for knob in KNOBS
+                 if knob.device in (None, device) and (numerics == "close" or knob.numerics == numerics))  # fmt: skip
 
 
 def options(settings: Mapping[str, int], compiling: bool = False) -> dict[str, Any]:

@@ -272,6 +272,8 @@ class Values:
     def run(self, node: Node) -> None:
         """Computes a node and drops what nobody reads any more."""
         args, kwargs = map_arg((node.args, node.kwargs), self.of.__getitem__)
+        if kwargs.get("device") is not None:  # a program that was captured on another one
+            kwargs = {**kwargs, "device": self.device}
         value = node.target(*args, **kwargs)  # type: ignore[operator]
         del args, kwargs
         if node in self.steps.parts:

@@ -13,8 +13,8 @@ from weakref import WeakKeyDictionary
 import numpy as np
 
 from graphopt import cache_dir
-from graphopt.core.compiler import KNOBS, compiler_choice
-from graphopt.core.errors import UserError, writing
+from graphopt.core.compiler import KNOBS, Device, compiler_choice
+from graphopt.core.errors import ConfigError, UserError, writing
 from graphopt.core.fusible import view_inline
 from graphopt.core.graph import Graph, GraphError
 from graphopt.core.plan import Plans, Role
@@ -52,6 +52,22 @@ def request_of(plans: Plans, b: int) -> CompilerRequest:
         requests |= {names[op]: "cut" for op in np.flatnonzero(plans.choices[CUT][b]).tolist()}
     settings = {knob.name: int(plans.choices[knob.name][b].flat[0]) for knob in KNOBS if knob.name in plans.choices}
     return CompilerRequest(requests, {name: choice for name, choice in settings.items() if choice})
+
+
+_DEVICES: "WeakKeyDictionary[Graph, Device]" = WeakKeyDictionary()
+
+
+def check_device(graph: Graph, device: Device, cost: str) -> None:
+    """Raises ConfigError unless the graph's program, if it has one, runs there. cost: whose prices are asked for."""
+    if graph not in _DEVICES:
+        from graphopt.graphs.readers.pytorch.program_file import device_said
+
+        _DEVICES[graph] = device_said(graph.program, graph.name) if isinstance(graph.program, bytes) else device
+    there = _DEVICES[graph]
+    if there != device:
+        known = f"set cost.measuring.device={there}" if cost == "inductor" else "take cost=inductor"
+        raise ConfigError(f"{graph.name} runs on {there}, and cost={cost} prices code for {device}; {known}, or "
+                          f"capture it with dataset.device={device}")  # fmt: skip
 
 
 _KEYS: "WeakKeyDictionary[Graph, str]" = WeakKeyDictionary()

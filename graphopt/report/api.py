@@ -123,16 +123,18 @@ def optimize(  # type: ignore[misc]  # overloads name what decides the result's 
             told = [*words, *_optional("task.numerics", numerics), *given]
             return _solved(_decided(_with_settings(settings, told)), held)
         budget = 12 if budget is None else budget
-        algo = "compiler_policy" if algo in (None, AUTO) else algo
-        words = _words(task, algo, machine or "cpu_gpu", objective, budget, seconds, seed, ckpt)
         from torch import nn
 
-        from graphopt.report.apply.optimized import BUILDERS, optimized
+        from graphopt.report.apply.optimized import BUILDERS, optimized, runs_on_gpu
 
+        gpu = isinstance(model, nn.Module) and runs_on_gpu(model, example_inputs)
+        algo = ("compiler_search" if gpu else "compiler_policy") if algo in (None, AUTO) else algo
+        words = _words(task, algo, machine or "cpu_gpu", objective, budget, seconds, seed, ckpt)
         told = [f"cost={cost}", f"cost@judge={cost}", "judge.fresh_processes=3", f"task.numerics={numerics or 'equal'}",
                 *(f"{part}.allocator={allocator}" for part in ("cost", "judge")),
                 *(f"{part}.builders={BUILDERS}" for part in ("cost", "judge")),
-                *([f"algo.builders={BUILDERS}"] if algo == "compiler_policy" else [])]  # fmt: skip
+                *([f"algo.builders={BUILDERS}"] if algo == "compiler_policy" else []),
+                *(f"{part}.device=cuda" for part in ("task", "cost.measuring", "judge.measuring") if gpu)]  # fmt: skip
 
         if not isinstance(model, nn.Module):
             raise UsageError(

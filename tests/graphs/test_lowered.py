@@ -36,6 +36,7 @@ def dataset(folder: Path, **settings: Any) -> LoweredPrograms:
         "models": [],
         "path": None,
         "graphs": "compiled",
+        "device": "cpu",
     }
     return LoweredPrograms(name="c", cache_dir=str(folder / "cache"), **(given | settings))
 

@@ -48,7 +48,7 @@ def lowered(program: FxProgram, requests: Mapping[str, Request] | None = None, *
 
 def results(program: FxProgram, made: Lowered) -> list[Tensor]:
     """What the compiled source returns, and its inputs after that."""
-    inputs = make_inputs(program.inputs, 0)
+    inputs = make_inputs(program.inputs, 0, program.device)
     path = compile_source(made)
     module: Any = PyCodeCache.load_by_key_path(path.stem, str(path))
     return [*module.call(list(inputs)), *inputs]

@@ -21,7 +21,8 @@ MACHINE = Machine(name="gpu", devices=(Device(vector_flops=1e13, bandwidth=1e12,
 def fusion_on(machine: Machine, **caps: int) -> tuple[Fusion, Simulator]:
     """Store or inline there, and its time."""
     limits = {"max_ops": 64, "max_inputs": 16, "max_duplicates": 8} | caps
-    task = Fusion(name="fusion", machine=machine, decision="binary", numerics=None, levels=2, **limits)
+    task = Fusion(name="fusion", machine=machine, decision="binary", numerics=None, device="cpu",
+                  levels=2, **limits)  # fmt: skip
     return task, Simulator(name="s", machine=machine, objective="runtime", threads=1)
 
 

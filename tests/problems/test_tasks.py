@@ -35,7 +35,13 @@ SEEDS = st.integers(0, 10**6)
 
 def fusion(decision: str, levels: int = 20, **caps: int) -> Fusion:
     return Fusion(
-        name="fusion", machine=GPUS, decision=decision, numerics=None, levels=levels, **{**FUSION_CAPS, **caps}
+        name="fusion",
+        machine=GPUS,
+        decision=decision,
+        numerics=None,
+        device="cpu",
+        levels=levels,
+        **{**FUSION_CAPS, **caps},
     )
 
 

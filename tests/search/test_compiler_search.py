@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from cells import fusion
 
-from graphopt.core.compiler import KNOBS
+from graphopt.core.compiler import KNOBS, knobs
 from graphopt.core.graph import Graph
 from graphopt.core.graph_builder import GraphBuilder
 from graphopt.core.machine import Device, Machine
@@ -167,9 +167,9 @@ def test_masks_reach_from_the_default_to_random_ones() -> None:
 def test_near_the_default_are_knobs_rules_and_small_flips_each_once() -> None:
     asked = sampled(64, "near")
     assert len(asked) == len({repr(one) for one in asked}) == NEAR
-    count = sum(len(knob.values) - 1 for knob in KNOBS)
-    knobs, others = asked[:count], asked[count:]
-    assert all(len(one.knobs) == 1 and not one.requests for one in knobs)
+    count = sum(len(knob.values) - 1 for knob in knobs("close"))
+    turned, others = asked[:count], asked[count:]
+    assert all(len(one.knobs) == 1 and not one.requests for one in turned)
     assert not any(one.knobs for one in others)
     wide = {"rsqrt0": "store", "rsqrt1": "store", "rsqrt2": "store"}
     assert any(one.requests == wide for one in others)

@@ -21,12 +21,12 @@ from graphopt.core.plan import Plans, Role
 from graphopt.core.utils.marks import Between, Positive, WeightsFile
 from graphopt.hardware.code_time import weights_named
 from graphopt.hardware.measure.builds import BuildPipeline, Built, shared_builds
-from graphopt.hardware.measure.environment import USERS_MALLOC, environment_here
+from graphopt.hardware.measure.environment import USERS_MALLOC, environment_here, has_gpu
 from graphopt.hardware.measure.price_table import Environment, Line, PriceTable, TableFile
 from graphopt.hardware.measure.rounds import timings_of_race
 from graphopt.hardware.measure.service import Service, fresh_rounds
 from graphopt.hardware.measure.target import Comparing, Failure, Measured, Target, Timing
-from graphopt.hardware.requests import ASSUMED, READS, CompilerRequest, LoweredRequests, request_of
+from graphopt.hardware.requests import ASSUMED, READS, CompilerRequest, LoweredRequests, check_device, request_of
 from graphopt.problems.cost_model import CostModel, Prices
 
 TABLE = Path("measured") / "inductor.jsonl"
@@ -57,9 +57,11 @@ class Inductor(CostModel):
                  fresh_processes: Annotated[int, Between(0, 64)], allocator: Allocator,
                  builders: Annotated[int, Between(1, 256)], build_seconds: Positive,
                  measuring: Comparing) -> None:  # fmt: skip
-        if measuring.device != "cpu":
-            raise ConfigError(f"cost={name} compiles for CPUs only: set measuring.device=cpu")
-        self.name = name
+        if measuring.device == "cuda" and environment is None and not has_gpu():
+            raise ConfigError(
+                f"cost={name} measuring.device=cuda needs a GPU that torch can use, and there is none here"
+            )
+        self.name, self.device = name, measuring.device
         self.service = Service(measuring, table=cache_dir() / TABLE if table is None else Path(table), name=name,
                                environment=environment, libraries=("torch",), kind="inductor",
                                processes=fresh_processes, keeps_memory=allocator == "keep")  # fmt: skip
@@ -122,6 +124,7 @@ class Inductor(CostModel):
         """The program as the compiler makes it by itself. Raises Unmeasured where it cannot be compiled."""
         if graph in self._defaults:
             return self._defaults[graph]
+        check_device(graph, self.device, "inductor")
         if not self.service.measures:
             line = self.lowered.line(graph, NOTHING)
             if line is None or "failure" in line:
@@ -181,4 +184,5 @@ class Learned(CostModel):
 
     def lowered(self, graph: Graph, requests: Sequence[CompilerRequest]) -> list[Line]:
         """`digest` and `features` of the code of each, or `failure`."""
+        check_device(graph, "cpu", "learned")
         return self.requests.lines(graph, requests, lowers=self._lowers)

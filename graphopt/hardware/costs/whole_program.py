@@ -15,6 +15,7 @@ from typing import Annotated, Literal
 from graphopt import cache_dir
 from graphopt.core.errors import ConfigError, Unmeasured, UserError
 from graphopt.core.utils.marks import Between
+from graphopt.hardware.measure.environment import has_gpu
 from graphopt.hardware.measure.price_table import Environment, Line, TableFile
 from graphopt.hardware.measure.rounds import error_of_median
 from graphopt.hardware.measure.service import Service
@@ -122,12 +123,6 @@ def _save(program: Program, file: Path) -> None:
                           ) from error  # fmt: skip
     except UserError as error:
         raise Unmeasured(f"the program cannot be written as ONNX, by which it is measured: {error}") from error
-
-
-def has_gpu() -> bool:
-    import torch
-
-    return torch.cuda.is_available()
 
 
 class TorchEager(WholeProgram):

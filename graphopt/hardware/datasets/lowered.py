@@ -12,6 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
 
+from graphopt.core.compiler import Device
 from graphopt.core.graph import Graph, GraphError
 from graphopt.core.utils.marks import IMPORTS, RUNS, OwnFolder, UserPath
 from graphopt.core.utils.terminal import Bar
@@ -34,6 +35,7 @@ class LoweredPrograms(Dataset):
     `dataset=programs` from timm, transformers, GraphNet or a module of yours. path: program files, which were saved
     before (`*.program.json.gz`), a folder of them or a pattern; without a source these alone count. graphs: `step`, the
     whole program and its gradient as one graph; `compiled`, those that torch.compile makes of it: forward and backward.
+    device: where programs and their inputs are made and captured; saved ones have their own.
     cache_dir: folder of captured graphs; null: $GRAPHOPT_CACHE, else ~/.cache/graphopt.
     """
 
@@ -41,9 +43,9 @@ class LoweredPrograms(Dataset):
 
     def __init__(self, *, name: str, source: Annotated[str | None, RUNS], only: list[str], training: list[str],
                  models: Annotated[list[Mapping[str, Any]], IMPORTS], path: UserPath,
-                 graphs: Literal["step", "compiled"], cache_dir: OwnFolder) -> None:  # fmt: skip
+                 graphs: Literal["step", "compiled"], device: Device, cache_dir: OwnFolder) -> None:  # fmt: skip
         self.name, self.only, self.training, self.models = name, only, training, models
-        self.path, self.mode = path, graphs
+        self.path, self.mode, self.device = path, graphs, device
         self.source = OWN if source is None else Path(source)
         self._alone = source is None and path is not None  # program files, and nothing else
         self._cache = GraphCache(cache_dir)
@@ -96,7 +98,8 @@ class LoweredPrograms(Dataset):
 
     def _captured(self, name: str, said: str, make: Made) -> list[Graph]:
         """Its graphs, each in the cache by what the source says now."""
-        request = {"source": said, "name": name, "graphs": self.mode}
+        request = {"source": said, "name": name, "graphs": self.mode, "device": self.device}
+        make = partial(_on, self.device, make)
         if self.mode == "step":
             return [self._cache.get(f"step-{name}", request, lambda: _steps(name, make)[0])]
         parts = [part for part in PARTS if self._cache.has(f"compiled-{name}.{part}", request)]
@@ -109,6 +112,26 @@ class LoweredPrograms(Dataset):
 
 PARTS = tuple(f"{phase}{number}" for phase in ("inference", "forward", "backward")
               for number in ("", *(f".{i}" for i in range(1, 64))))  # fmt: skip
+
+
+def _on(device: Device, make: Made) -> Any:
+    """What it makes, a program and its inputs, there. Raises GraphError where torch has no GPU."""
+    import torch
+    from torch.utils._pytree import tree_map_only
+
+    if device == "cpu":
+        return make()
+    if not torch.cuda.is_available():
+        raise GraphError(
+            "dataset.device=cuda needs a GPU that torch can use, and there is none; set dataset.device=cpu"
+        )
+    with torch.device(device):
+        made: Any = make()
+    if not isinstance(made, tuple) or len(made) != 2:
+        return made
+    function, inputs = made
+    moved = tree_map_only(torch.Tensor, lambda t: t.detach().to(device).requires_grad_(t.requires_grad), inputs)
+    return function.to(device) if isinstance(function, torch.nn.Module) else function, moved
 
 
 def _gone() -> Graph:
@@ -151,7 +174,10 @@ def _about(name: str) -> Iterator[None]:
 def _graph(program: Any, name: str, family: str) -> Graph:
     from graphopt.graphs.readers.pytorch.program_file import packed_program
     from graphopt.hardware.inductor.captured import as_graph
+    from graphopt.hardware.inductor.lowering import own_choices
 
+    if program.device == "cuda" and program.choices is None:
+        program = replace(program, choices=own_choices(program))
     return replace(as_graph(program, name=name, family=family), program=packed_program(program))
 
 

@@ -25,7 +25,7 @@ from graphopt.graphs.readers.pytorch.capture import tell_sources
 from graphopt.graphs.readers.pytorch.fx_reader import read_fx
 from graphopt.graphs.readers.pytorch.nested_tensors import arguments_of, tensors_in, with_tensors
 from graphopt.graphs.readers.pytorch.program_file import FxProgram, Phase
-from graphopt.graphs.readers.pytorch.program_inputs import describe
+from graphopt.graphs.readers.pytorch.program_inputs import describe, device_of
 from graphopt.graphs.readers.pytorch.trace_errors import complaint, quiet
 from graphopt.hardware.inductor.lowering import check_version, output_strides, own_choices, replaced
 from graphopt.hardware.inductor.strided_reads import with_strided_reads_fixed
@@ -75,7 +75,8 @@ class _Spy:
             if number not in self.programs:
                 if not all(isinstance(given, Tensor) for given in inputs):
                     raise GraphError("a compiled graph takes numbers beside tensors; give inputs of fixed shapes")
-                self.programs[number] = FxProgram(seen, tuple(map(describe, inputs)), phase, donated)
+                specs, device = tuple(map(describe, inputs)), device_of(inputs)
+                self.programs[number] = FxProgram(seen, specs, phase, donated, device)
             if not self.computes:
                 raise _CaptureEnd
             made = seen(*inputs)
@@ -162,7 +163,7 @@ def backpropagate(result: Any) -> None:
 def as_graph(program: FxProgram, *, name: str, family: str) -> Graph:
     """The program as a `Graph`, which holds it. Its ops are called like nodes of `program.gm`; those that Inductor may
     as well store as inline have an attribute `stored`: which it does. Raises GraphError."""
-    choices = own_choices(program)
+    choices = own_choices(program) if program.choices is None else program.choices
     graph = read_fx(program.gm.graph, name=name, family=family, weights=0, program=program, keep_writes=True)
     attributes = graph.attributes or ({},) * graph.num_ops
     facts = [{STORED: choices[op]} if op in choices else {} for op in graph.op_names]

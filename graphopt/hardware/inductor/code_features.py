@@ -152,7 +152,7 @@ _KERNEL = re.compile(r"async_compile\.cpp_pybinding\(.*?^'''\)", re.MULTILINE | 
 
 def features(graph: GraphLowering, source: str) -> dict[str, float]:
     """`bytes`: read and written by kernels; `kernels` and `nests` (outermost loops) in the source; `calls`: of
-    functions of libraries, `flops` theirs; `v.KIND`, `s.KIND` and `trips` of `source_work`; `bytes.near`,
+    functions of libraries, `flops` theirs; of C++ only `v.KIND`, `s.KIND` and `trips` of `source_work`; `bytes.near`,
     `bytes.middle`, `bytes.far`: by what was read and written since they were last touched, so by their cache."""
     calls = [leaf for node in graph.scheduler.nodes for leaf in node.get_nodes() if leaf.is_extern()]
     kernels = _KERNEL.findall(source)
@@ -161,7 +161,7 @@ def features(graph: GraphLowering, source: str) -> dict[str, float]:
         "bytes": float(graph.count_bytes()[0]),
         "calls": float(len(calls)),
         "flops": float(sum(leaf.estimate_flops() or 0 for leaf in calls)),
-        "kernels": float(len(kernels)),
+        "kernels": float(len(kernels) or source.count("async_compile.triton(")),
         "nests": float(sum(_nests(kernel) for kernel in kernels)),
     }
     return found | _traffic(graph.scheduler.nodes) | {kind: float(work[kind]) for kind in sorted(work)}

@@ -14,6 +14,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from enum import Enum
 from functools import lru_cache
+from inspect import signature
 from pathlib import Path
 from time import thread_time
 from typing import Any
@@ -37,7 +38,7 @@ from graphopt.graphs.readers.pytorch.program_file import FxProgram, load_program
 from graphopt.graphs.readers.pytorch.program_inputs import raw
 from graphopt.hardware.inductor.code_features import features
 
-KNOWN = ("2.13",)  # versions of torch with which the tests of tests/hardware pass
+KNOWN = ("2.11", "2.13")  # versions of torch with which the tests of tests/hardware pass
 
 
 def check_version() -> None:
@@ -199,7 +200,18 @@ class _Choices(InductorChoices):
 BASE: dict[str, Any] = {"compile_threads": 1, "cpp.threads": 1, "benchmark_harness": False,
                         "comprehensive_padding": False, "fx_graph_cache": False}  # fmt: skip
 _COMMENT = re.compile(r"^\s*(#(?! *include| *pragma)|//).*\n", re.MULTILINE)
-_KERNEL_NAME = re.compile(r"\bcpp_fused_\w*?_(\d+)\b")
+_KERNEL_NAME = re.compile(r"\b(?:cpp|triton_[a-z]+)_fused_\w*?_(\d+)\b")
+
+
+def on_gpu(program: FxProgram) -> bool:
+    """Whether an input lies there."""
+    return any(node.meta["val"].is_cuda for node in program.gm.graph.find_nodes(op="placeholder"))
+
+
+def base_of(program: FxProgram) -> dict[str, Any]:
+    """Options of all its lowerings."""
+    padded = on_gpu(program)  # as `compile_fx` has it there
+    return {name: value for name, value in BASE.items() if not (padded and name == "comprehensive_padding")}
 
 
 @dataclass(frozen=True, slots=True)
@@ -218,13 +230,13 @@ def lower(program: FxProgram, requests: Mapping[str, Request], knobs: Mapping[st
     which of its values. Raises GraphError where Inductor cannot lower it."""
     check_version()
     start, settings, asked = thread_time(), options(knobs), Requests(requests)
-    chosen = config.patch({**BASE, **settings})
+    chosen = config.patch({**base_of(program), **settings})
     with in_words(), chosen, _started(program) as (graph, examples), carried_out(asked), _set_once():
         graph.run(*examples)
         stored = asked.stored
         code = graph.codegen()[0].value
         found = features(graph, code)
-    source = _complete(code, options(knobs, compiling=True), graph.constants)
+    source = _complete(code, options(knobs, compiling=True), graph.constants, base_of(program))
     return Lowered(source, digest_of(source), stored, found, thread_time() - start)
 
 
@@ -240,7 +252,7 @@ def own_choices(program: FxProgram) -> dict[str, bool]:
 
 def _run(program: FxProgram, asked: Requests) -> Requests:
     """Lowers without writing code."""
-    with in_words(), config.patch(BASE), _started(program) as (graph, examples), carried_out(asked):
+    with in_words(), config.patch(base_of(program)), _started(program) as (graph, examples), carried_out(asked):
         graph.run(*examples)
     return asked
 
@@ -258,7 +270,7 @@ def in_words() -> Iterator[None]:
 
 def output_strides(program: FxProgram) -> list[tuple[int, ...] | None]:
     """Of what the compiled program returns: Inductor lays out some tensors otherwise than operators do."""
-    with config.patch(BASE), _started(program) as (graph, examples):
+    with config.patch(base_of(program)), _started(program) as (graph, examples):
         graph.run(*examples)
         tensors = [isinstance(out, IRNode) and out.has_tensor_output() for out in graph.graph_outputs]
         return [tuple(int(s) for s in out.get_layout().stride) if tensor else None
@@ -297,21 +309,27 @@ class _Compiler(AsyncCompile):
 
 async_compile = _Compiler()
 """
+_FOR_GPU = _WITH_OPTIONS.replace("cpp_pybinding(self, *kernel)", "triton(self, *kernel, **given)").replace(
+    "cpp_pybinding(*kernel)", "triton(*kernel, **given)"
+)
 
 
-def _complete(code: str, settings: Mapping[str, Any], constants: Mapping[str, torch.Tensor]) -> str:
+def _complete(code: str, settings: Mapping[str, Any], constants: Mapping[str, torch.Tensor],
+              base: Mapping[str, Any] = BASE) -> str:  # fmt: skip
     """The source with the options that its kernels are compiled with, and with its constants."""
     if code.count(_COMPILER) != 1:
         raise GraphError("TorchInductor's source does not compile its kernels where it should; install `torch==2.13.*`")
-    compiling = code.replace(_COMPILER, _WITH_OPTIONS % {**BASE, **settings})
+    template = _FOR_GPU if "async_compile.triton(" in code else _WITH_OPTIONS
+    compiling = code.replace(_COMPILER, template % {**base, **settings})
     return "\n".join([compiling, *(_constant(name, tensor) for name, tensor in constants.items()), ""])
 
 
 def _constant(name: str, tensor: torch.Tensor) -> str:
-    text = base64.b64encode(raw(tensor)).decode()
+    text = base64.b64encode(raw(tensor.cpu())).decode()
+    place = ", device='cuda'" if tensor.is_cuda else ""
     shape, stride, dtype = tuple(tensor.shape), tuple(tensor.stride()), tensor.dtype
-    return (f"import base64\n{name} = torch.empty_strided({shape}, {stride}, dtype={dtype}).copy_(torch.frombuffer("
-            f"bytearray(base64.b64decode('{text}')), dtype={dtype}).reshape({shape}))")  # fmt: skip
+    return (f"import base64\n{name} = torch.empty_strided({shape}, {stride}, dtype={dtype}{place}).copy_("
+            f"torch.frombuffer(bytearray(base64.b64decode('{text}')), dtype={dtype}).reshape({shape}))")  # fmt: skip
 
 
 def digest_of(source: str) -> str:
@@ -323,10 +341,12 @@ def digest_of(source: str) -> str:
 def compile_source(lowered: Lowered) -> Path:
     """Compiles the kernels; the module's file, which any process may load from then on at no great cost."""
     key, path = PyCodeCache.write(lowered.source)
-    PyCodeCache.load_by_key_path(key, path, set_sys_modules=False)
+    PyCodeCache.load_by_key_path(key, path, **QUIETLY)
     return Path(path)
 
 
+_LOADING = signature(PyCodeCache.load_by_key_path).parameters
+QUIETLY: dict[str, Any] = {name: False for name in ("set_sys_modules",) if name in _LOADING}  # before torch 2.13 not
 HELD = 4  # programs
 
 
@@ -347,5 +367,5 @@ def lower_request(given: Mapping[str, Any]) -> dict[str, Any]:
 
 def compile_request(given: Mapping[str, Any]) -> dict[str, Any]:
     """given: what `lower_request` answered. Any process can load the module from now on at no great cost."""
-    PyCodeCache.load_by_key_path(given["key"], given["source"], set_sys_modules=False)
+    PyCodeCache.load_by_key_path(given["key"], given["source"], **QUIETLY)
     return {"source": given["source"]}

@@ -5,13 +5,14 @@ other strides than they had when the program was traced (channels last). A backw
 again, from saved values, then finds other elements at these places. GroupNorm on a CPU is decomposed into such reads.
 """
 
+from collections.abc import Sequence
 from operator import getitem
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch._inductor import config
-from torch._inductor.custom_graph_pass import CustomGraphPass, get_custom_graph_passes, get_hash_for_files
+from torch._inductor.custom_graph_pass import CustomGraphPass, get_hash_for_files
 from torch._inductor.inductor_prims import force_stride_order
 from torch._prims_common import is_contiguous_or_false, is_non_overlapping_and_dense_or_false
 from torch._subclasses.fake_tensor import FakeTensor
@@ -27,18 +28,26 @@ READ, COPY, WRITE = aten.as_strided.default, aten.as_strided_copy.default, aten.
 
 
 class StridedReadsPass(CustomGraphPass):
-    """For `torch._inductor.config.joint_custom_post_pass`: `fix_strided_reads`, before torch's own partitioner."""
+    """For `torch._inductor.config.joint_custom_post_pass`, which before torch 2.13 is one pass: those of the user, then
+    `fix_strided_reads`. Torch's own partitioner comes after it."""
+
+    def __init__(self, before: Sequence[Any]) -> None:
+        self._before = before
 
     def __call__(self, graph: FxGraph) -> None:
+        for one in self._before:
+            one(graph)
         fix_strided_reads(graph)
 
     def uuid(self) -> Any:
-        return get_hash_for_files((__file__,))
+        return [get_hash_for_files((__file__,)), *(one.uuid() for one in self._before)]
 
 
 def with_strided_reads_fixed() -> dict[str, Any]:
     """Inductor's options that add this pass to those of the user."""
-    return {"joint_custom_post_pass": [*get_custom_graph_passes(config.joint_custom_post_pass), StridedReadsPass()]}
+    own = config.joint_custom_post_pass
+    before = own if isinstance(own, list | tuple) else [] if own is None else [own]
+    return {"joint_custom_post_pass": StridedReadsPass(before)}
 
 
 def fix_strided_reads(graph: FxGraph) -> dict[Node, Node]:

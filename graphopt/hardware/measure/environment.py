@@ -5,6 +5,7 @@ import platform
 from functools import cache
 from importlib.metadata import version
 from pathlib import Path
+from subprocess import SubprocessError, run
 
 from graphopt import cache_dir
 
@@ -47,8 +48,27 @@ def environment_here(device: str, threads: int, libraries: tuple[str, ...] = ())
     """What the time of a single op depends on; with `libraries` (beside torch), that of whole programs, which depends
     on the allocator too."""
     packages = ", ".join(f"{name} {version(name)}" for name in dict.fromkeys(("torch", *libraries)))
-    where = processor() if device == "cpu" else "cuda"
+    where = processor() if device == "cpu" else gpu()
     return f"{packages}, {where}, {device}, {threads} threads"
+
+
+def has_gpu() -> bool:
+    """Whether torch can use one."""
+    import torch
+
+    return torch.cuda.is_available()
+
+
+@cache
+def gpu() -> str:
+    """The first GPU's name and its driver. Asking torch would begin to use it, which copies of a process cannot."""
+    try:
+        asked = run(["nvidia-smi", "--query-gpu=name,driver_version", "--format=csv,noheader"], capture_output=True,
+                    text=True, timeout=60)  # fmt: skip
+    except (OSError, SubprocessError):
+        return "a GPU"
+    lines = asked.stdout.splitlines()
+    return lines[0].replace(", ", ", driver ") if lines else "a GPU"
 
 
 def processor() -> str:

@@ -183,7 +183,7 @@ class RunModel(KernelModel):
         if not isinstance(task, Fusion):
             limits = task.fusion_limits if isinstance(task, DeviceTask) else USUAL
             self.timed = Fusion(name="fusion", machine=task.machine, decision="binary", levels=2, numerics=None,
-                                **limits._asdict())  # fmt: skip
+                                device="cpu", **limits._asdict())  # fmt: skip
 
     def made_for(self) -> dict[str, Any]:
         """Any task and number of devices."""

@@ -7,7 +7,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from graphopt.core.compiler import Numerics, compiler_choice, knobs
+from graphopt.core.compiler import Device, Numerics, compiler_choice, knobs
 from graphopt.core.fusible import fusible, view_inline
 from graphopt.core.graph import Graph
 from graphopt.core.kernels import KernelLimits, default_inline, legalise, legalise_by_priority
@@ -27,7 +27,7 @@ class Fusion(AssignTask):
     `levels` choices; ops are tried in descending level, level 0 is stored). Both obey the caps, as the default does.
     numerics: further heads for cost models that compile: `cut`, and the compiler's knobs, each a choice at the first op
     for the whole graph; `equal`: those that keep outputs as they are, `close`: also those that change rounding; null:
-    none.
+    none. device: whose code a compiler writes, since knobs are of one or the other.
 
     Of a graph that a compiler was asked about (`core.compiler`), its own choices are the default. Ops have a choice
     where it has one, and its own caps are obeyed when it compiles.
@@ -38,15 +38,16 @@ class Fusion(AssignTask):
     @classmethod
     def roles_of(cls, settings: Mapping[str, Any]) -> Mapping[str, Role]:
         fusion = "inline" if settings["decision"] == "binary" else "fusion_priority"
-        further = {head.name: head.role for head in further_heads(settings["numerics"])}
+        further = {head.name: head.role for head in further_heads(settings["numerics"], settings["device"])}
         return {fusion: Role.FUSION, **further}
 
     def __init__(self, *, name: str, machine: Machine, decision: Literal["binary", "priority"], levels: Levels,
-                 numerics: Numerics | None, max_ops: Cap, max_inputs: Cap, max_duplicates: Cap) -> None:  # fmt: skip
-        self.name, self.machine, self.decision, self.levels = name, machine, decision, levels
+                 numerics: Numerics | None, device: Device, max_ops: Cap, max_inputs: Cap,
+                 max_duplicates: Cap) -> None:  # fmt: skip
+        self.name, self.machine, self.decision, self.levels, self.device = name, machine, decision, levels, device
         self.limits = KernelLimits(max_ops, max_inputs, max_duplicates)
         fusion = STORE_OR_INLINE if decision == "binary" else Head("fusion_priority", levels, Role.FUSION)
-        self.heads = (fusion, *further_heads(numerics))
+        self.heads = (fusion, *further_heads(numerics, device))
 
     def initial(self, graph: Graph) -> Decision:
         """[N, H] the compiler's default fusion (`default_inline`), its knobs left alone; as priorities: its ops at
@@ -87,11 +88,11 @@ class Fusion(AssignTask):
         return kept
 
 
-def further_heads(numerics: Numerics | None) -> tuple[Head, ...]:
+def further_heads(numerics: Numerics | None, device: Device) -> tuple[Head, ...]:
     """Of compilers: `cut`, and a head for each knob."""
     if numerics is None:
         return ()
-    return (CUT, *(Head(knob.name, len(knob.values), Role.CHOICE, knob.words) for knob in knobs(numerics)))
+    return (CUT, *(Head(knob.name, len(knob.values), Role.CHOICE, knob.words) for knob in knobs(numerics, device)))
 
 
 def _free(graph: Graph) -> NDArray[np.bool_]:

@@ -33,7 +33,7 @@ from graphopt.core.compiler import options as options_of
 from graphopt.core.errors import UserError
 from graphopt.core.graph import GraphError
 from graphopt.graphs.readers.pytorch.program_file import FxProgram, Phase, key_of, packed_program, unpacked_program
-from graphopt.graphs.readers.pytorch.program_inputs import InputSpec
+from graphopt.graphs.readers.pytorch.program_inputs import InputSpec, device_of
 from graphopt.hardware.apply.allocator import use_allocator
 from graphopt.hardware.code_time import SHIPPED, weights_named
 from graphopt.hardware.costs.inductor import NOTHING, Learned
@@ -117,7 +117,7 @@ def _program(gm: GraphModule, phase: Phase) -> FxProgram:
     kinds = [str(tensor.dtype).removeprefix("torch.") for tensor in given]
     specs = [InputSpec(tuple(t.shape), tuple(t.stride()), kind, "uniform") for t, kind in zip(given, kinds)]
     donated = tuple(get_donated_idxs() or ()) if phase == "backward" else ()
-    return FxProgram(gm, tuple(specs), phase, donated)
+    return FxProgram(gm, tuple(specs), phase, donated, device_of(given))
 
 
 def _held(request: CompilerRequest, gm: GraphModule, phase: Phase, *, fixed: bool) -> CompilerRequest:
@@ -127,6 +127,10 @@ def _held(request: CompilerRequest, gm: GraphModule, phase: Phase, *, fixed: boo
                       "unmeasured", stacklevel=2)  # fmt: skip
         return request
     program, time = _program(gm, phase), weights_named(SHIPPED).model
+    if program.device != "cpu":
+        warnings.warn(f"what was decided for other shapes is left alone in this {phase} graph: cost=learned knows code "
+                      "for CPUs only", stacklevel=2)  # fmt: skip
+        return NOTHING
     words = {name: Request(word) for name, word in request.requests.items()}
     ratio = time.ratio(lower(program, words, request.knobs).features, lower(program, {}, {}).features)
     kept = "carried out" if ratio <= 1 else "left alone"
@@ -177,6 +181,10 @@ def _decider(numerics: Numerics) -> Parts:
 
 def unmeasured(program: FxProgram, numerics: Numerics) -> CompilerRequest:
     """What `algo=compiler_policy` says of a program with a budget of 0. Raises UserError for other numerics."""
+    if program.device != "cpu":
+        warnings.warn(f"nothing is decided about a {program.phase} graph on a GPU: what predicts times knows code for "
+                      "CPUs only; measure with cost=inductor and give decisions", stacklevel=2)  # fmt: skip
+        return NOTHING
     parts = _decider(numerics)
     try:
         graph = as_graph(program, name=program.phase, family="compiled")

@@ -148,7 +148,12 @@ def _outcome(module: nn.Module, inputs: Any, decisions: Mapping[str, CompilerReq
         backpropagate(made)
     held = [*own.parameters(), *own.buffers()]
     gradients = [t.grad for t in [*held, *tensors_in((args, kwargs))] if t.grad is not None]
-    return [*results, *gradients, *(t.detach() for t in held)]
+    return [t.detach().cpu() for t in (*results, *gradients, *held)]
+
+
+def runs_on_gpu(module: nn.Module, inputs: Any) -> bool:
+    """Whether a weight or an input lies there."""
+    return any(tensor.is_cuda for tensor in [*module.parameters(), *module.buffers(), *tensors_in(inputs)])
 
 
 def _own(inputs: Any) -> Any:

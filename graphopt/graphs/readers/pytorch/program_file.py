@@ -8,7 +8,8 @@ import gzip
 import json
 import re
 from base64 import b64decode, b64encode
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
@@ -16,6 +17,7 @@ from typing import Any, Literal, get_args
 
 import torch
 from torch import nn
+from torch._subclasses import fake_tensor
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx import Graph as FxGraph
 from torch.fx import GraphModule, Interpreter, Node
@@ -28,6 +30,7 @@ from graphopt.core.utils.process import CopyCrash, rehearse
 from graphopt.core.utils.whole import whole_file
 from graphopt.graphs.readers.pytorch.nested_tensors import tensors_in
 from graphopt.graphs.readers.pytorch.program_inputs import (
+    Device,
     InputSpec,
     describe,
     extent,
@@ -47,8 +50,8 @@ from graphopt.graphs.readers.pytorch.program_operators import (
     target_of,
 )
 
-__all__ = ["FxProgram", "InputSpec", "describe", "key_of", "load_program", "make_inputs", "packed_program",
-           "save_program", "unpacked_program"]  # fmt: skip
+__all__ = ["FxProgram", "InputSpec", "describe", "device_said", "key_of", "load_program", "make_inputs",
+           "packed_program", "save_program", "unpacked_program"]  # fmt: skip
 
 Phase = Literal["inference", "forward", "backward"]
 FORMAT = 1  # of the file; a reader refuses others
@@ -69,13 +72,17 @@ class FxProgram:
 
     gm: flat tensors in, a flat tuple or list of tensors (or None) out; `meta["val"]` of its nodes are fake tensors. It
     may write into inputs (`aten.copy_`). phase, donated: what a compiler is told beside the graph: which part of a
-    training step this is, and the inputs whose memory may be used for results.
+    training step this is, and the inputs whose memory may be used for results. device: where all inputs lie. choices:
+    nodes that the compiler may as well store as inline -> whether it stores them, where that was found before: without
+    a GPU it cannot be asked about programs of one.
     """
 
     gm: GraphModule
     inputs: tuple[InputSpec, ...]
     phase: Phase = "inference"
     donated: tuple[int, ...] = ()
+    device: Device = "cpu"
+    choices: Mapping[str, bool] | None = None
 
     def __post_init__(self) -> None:
         for node in self.gm.graph.nodes:  # passes of TorchInductor leave some operators without their overload
@@ -106,13 +113,15 @@ def captured_here(content: bytes) -> bool:
 
 
 def key_of(gm: GraphModule, phase: Phase) -> str:
-    """Equal for the same nodes, by their names, on inputs of the same shapes and types, whatever these hold: a program
-    and what is read from its file agree. Raises GraphError as `save_program`, and where shapes are not fixed."""
+    """Equal for the same nodes, by their names, on inputs of the same shapes, types and devices, whatever these hold: a
+    program and what is read from its file agree. Raises GraphError as `save_program`, and where shapes are not
+    fixed."""
     given = [node.meta["val"] for node in gm.graph.find_nodes(op="placeholder")]
     sizes = [size for value in given for size in getattr(value, "shape", ("none",))]
     if not all(type(size) is int for size in sizes):
         raise GraphError("a program of changing shapes has no key; give inputs of fixed shapes")
-    inputs = [[list(value.shape), str(value.dtype)] for value in given]
+    inputs = [[list(value.shape), str(value.dtype), *([] if value.device.type == "cpu" else [str(value.device)])]
+              for value in given]  # fmt: skip
     nodes = [{k: v for k, v in _node_to_json(node).items() if k != "of"} for node in gm.graph.nodes]
     return sha256(json.dumps([phase, inputs, nodes], sort_keys=True).encode()).hexdigest()[:24]
 
@@ -129,12 +138,19 @@ def _to_json(program: FxProgram) -> dict[str, Any]:
         "donated": list(program.donated),
         "inputs": [_spec_to_json(spec) for spec in program.inputs],
         "constants": {
-            name: {"dtype": str(t.dtype).removeprefix("torch."), "shape": list(t.shape), "values": _text(raw(t))}
+            name: {
+                "dtype": str(t.dtype).removeprefix("torch."),
+                "shape": list(t.shape),
+                "values": _text(raw(t.cpu())),
+                **({"device": "cuda"} if t.is_cuda else {}),
+            }
             for name, t in constants.items()
         },
         "nodes": [_node_to_json(node) for node in nodes],
         "visible": list(nodes[-1].meta.get("user_visible_output_idxs", [])),
         "strides": nodes[-1].meta.get("original_output_strides"),
+        **({} if program.device == "cpu" else {"device": program.device}),
+        **({} if program.choices is None else {"choices": dict(program.choices)}),
     }
 
 
@@ -211,7 +227,19 @@ def unpacked_program(content: bytes, path: str) -> FxProgram:
         except CopyCrash as error:
             raise GraphError(str(error)) from None
         _SHAPED.add(sha256(content).digest())
-    return _unpacked(content, path)
+    program = _unpacked(content, path)
+    for name in program.gm.meta["on_gpu"] if torch.cuda.is_available() else ():
+        program.gm.register_buffer(name, getattr(program.gm, name).cuda())
+    return program
+
+
+def device_said(content: bytes, path: str) -> Device:
+    """Where the program of a file's content runs. Raises GraphError for what is no such content."""
+    try:
+        stored = parse_json(unpack_gzip(content, FILE_BYTES, path), path, FILE_BYTES)
+    except Unreadable as error:
+        raise GraphError(str(error)) from None
+    return "cuda" if isinstance(stored, dict) and stored.get("device") == "cuda" else "cpu"
 
 
 def _unpacked(content: bytes, path: str) -> FxProgram:
@@ -221,7 +249,8 @@ def _unpacked(content: bytes, path: str) -> FxProgram:
             raise GraphError(f"it has another format than this version reads, {FORMAT}")
         program = _from_json(stored)
         program.gm.meta["read"] = True
-        _propagate(program.gm, program.inputs, stored["nodes"])
+        program.gm.meta["on_gpu"] = {name for name, of in stored["constants"].items() if of.get("device") == "cuda"}
+        _propagate(program, stored)
         return program
     except Unreadable as error:
         raise GraphError(str(error)) from None
@@ -245,7 +274,12 @@ def _from_json(stored: Mapping[str, Any]) -> FxProgram:
     last.meta["original_output_strides"] = strides and [None if s is None else _whole(s) for s in strides]
     if stored["phase"] not in get_args(Phase):
         raise GraphError(f"{stored['phase']!r} is no phase of a program")
-    return FxProgram(gm, inputs, stored["phase"], tuple(_whole(stored["donated"])))
+    device, choices = stored.get("device", "cpu"), stored.get("choices")
+    if device not in get_args(Device):
+        raise GraphError(f"{str(device)[:50]!r} is no device of a program")
+    if choices is not None:
+        choices = {_name(name): bool(value) for name, value in dict(choices).items()}
+    return FxProgram(gm, inputs, stored["phase"], tuple(_whole(stored["donated"])), device, choices)
 
 
 def _whole(values: Any) -> tuple[int, ...]:
@@ -302,6 +336,14 @@ def _graph(stored: list[Mapping[str, Any]]) -> FxGraph:
 class _Propagation(Interpreter):
     """Runs a graph on fake tensors and keeps what every node makes."""
 
+    def __init__(self, gm: GraphModule) -> None:
+        super().__init__(gm)
+        self._on_gpu = gm.meta["on_gpu"]
+
+    def get_attr(self, target: Any, args: Any, kwargs: Any) -> Any:
+        value = super().get_attr(target, args, kwargs)
+        return torch.empty_like(value, device="cuda:0") if target in self._on_gpu else value
+
     def run_node(self, n: Node) -> Any:
         made = super().run_node(n)
         n.meta["val"] = tree_map_only(torch.Tensor, torch.Tensor.detach, made)
@@ -317,15 +359,28 @@ class _Propagation(Interpreter):
         return made
 
 
-def _propagate(gm: GraphModule, inputs: tuple[InputSpec, ...], stored: list[Mapping[str, Any]]) -> None:
+def _propagate(program: FxProgram, stored: Mapping[str, Any]) -> None:
     """`meta["val"]` of all nodes, with the strides that were stored, or those that follow where none were."""
-    mode = FakeTensorMode(allow_non_fake_inputs=True)
-    with mode, torch.no_grad():
-        fakes = [torch.empty_strided(i.shape, i.stride, dtype=torch_dtype(i.dtype)) for i in inputs]
-        _Propagation(gm).run(*fakes)
-        for node, of in zip(gm.graph.nodes, stored):
+    mode, device = FakeTensorMode(allow_non_fake_inputs=True), "cpu" if program.device == "cpu" else "cuda:0"
+    with _no_gpu_begun(), mode, torch.no_grad():
+        fakes = [torch.empty_strided(i.shape, i.stride, dtype=torch_dtype(i.dtype), device=device)
+                 for i in program.inputs]  # fmt: skip
+        _Propagation(program.gm).run(*fakes)
+        for node, of in zip(program.gm.graph.nodes, stored["nodes"]):
             if node.op == "call_function":
                 node.meta["val"] = _restrided(node.meta["val"], of["strides"])
+
+
+@contextmanager
+def _no_gpu_begun() -> Iterator[None]:
+    """Fake tensors begin to use the GPU that they say they are on, which a copy of a process cannot do, and one with
+    little memory neither."""
+    before = fake_tensor.init_gpu_context
+    fake_tensor.init_gpu_context = lambda device: None  # type: ignore[assignment]
+    try:
+        yield
+    finally:
+        fake_tensor.init_gpu_context = before
 
 
 def _restrided(value: Any, strides: Any) -> Any:

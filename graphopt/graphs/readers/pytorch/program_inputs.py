@@ -12,6 +12,7 @@ from graphopt.core.graph import DTYPES, GraphError
 from graphopt.core.utils.limits import machine_memory
 
 Fill = Literal["normal", "uniform", "exact"]
+Device = Literal["cpu", "cuda"]
 EXACT_BYTES = 8 * 2**20  # of the values of one tensor that are kept
 FEW = 16  # a tensor with no more distinct values than this is kept as it is: masks, constants, scales
 
@@ -59,11 +60,9 @@ def describe(tensor: Tensor) -> InputSpec:
     """What to make in place of a user's tensor. Indices, masks and constants stay what they are, as far as they are at
     most 8 MiB; other values are drawn: from a normal distribution, or uniform where none is negative or none positive.
     """
-    if tensor.device.type != "cpu":
-        raise GraphError(f"inputs must lie on the CPU, not on {tensor.device}; move the model and its inputs there")
     dtype = str(tensor.dtype).removeprefix("torch.")
     torch_dtype(dtype)
-    fill, numbers, values = _fill(tensor.detach())
+    fill, numbers, values = _fill(tensor.detach().cpu())
     return InputSpec(tuple(tensor.shape), tuple(tensor.stride()), dtype, fill, numbers, values)
 
 
@@ -103,13 +102,31 @@ def from_raw(values: bytes, shape: Sequence[int], dtype: str) -> Tensor:
     return torch.frombuffer(bytearray(values), dtype=kind).reshape(tuple(shape))
 
 
-def make_inputs(specs: Sequence[InputSpec], seed: int) -> list[Tensor]:
-    """Tensors as described, the same for the same seed. Raises GraphError when they do not fit into memory."""
+def device_of(tensors: Sequence[Tensor]) -> Device:
+    """Where all of them lie. Raises GraphError where they lie apart, or where programs cannot be run."""
+    found = sorted({str(tensor.device) for tensor in tensors}) or ["cpu"]
+    if len(found) > 1:
+        raise GraphError(f"tensors lie on {' and '.join(found)}; move the model and its inputs to one of them")
+    if found[0] not in ("cpu", "cuda:0"):
+        raise GraphError(f"inputs must lie on the CPU or on cuda:0, not on {found[0]}; move the model and its inputs")
+    return "cpu" if found[0] == "cpu" else "cuda"
+
+
+def make_inputs(specs: Sequence[InputSpec], seed: int, device: Device = "cpu") -> list[Tensor]:
+    """Tensors as described, the same for the same seed on every device. Raises GraphError when they do not fit into
+    memory."""
     total = sum(spec.bytes for spec in specs)
     if total > machine_memory() // 2:
         raise GraphError(f"inputs of {total:,} bytes are more than half of this machine's memory; take a smaller model")
     draws = [torch.Generator().manual_seed(1_000_003 * seed + i) for i in range(len(specs))]
-    return [_made(spec, draw) for spec, draw in zip(specs, draws)]
+    made = (_made(spec, draw) for spec, draw in zip(specs, draws))
+    return [*made] if device == "cpu" else [_moved(tensor, device) for tensor in made]
+
+
+def _moved(tensor: Tensor, device: Device) -> Tensor:
+    """With all memory between its elements, so with its strides."""
+    memory = tensor.as_strided((extent(tensor.shape, tensor.stride()),), (1,)).to(device)
+    return memory.as_strided(tensor.shape, tensor.stride())
 
 
 def _made(spec: InputSpec, draw: torch.Generator) -> Tensor:

@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from graphopt.core.errors import ConfigError
+from graphopt.core.errors import ConfigError, UserError
 from graphopt.core.utils.plain_json import tuples
 from graphopt.graphs.readers.pytorch.program_file import load_program, make_inputs
 from graphopt.hardware.measure.rounds import Runner, Timed
@@ -41,11 +41,17 @@ def load_eager(payload: dict[str, Any], device: str) -> Runner:
 
 
 def load_inductor(payload: dict[str, Any], device: str) -> Runner:
+    """On a GPU as one CUDA graph, so that launches do not count, as with mode="reduce-overhead"."""
     from torch._inductor.codecache import PyCodeCache
 
     program = load_program(payload["program"])
+    if program.device != device:
+        raise UserError(f"the program runs on {program.device}, and {device} is measured; set measuring.device="
+                        f"{program.device}")  # fmt: skip
     module = PyCodeCache.load_by_key_path(payload["digest"], payload["source"])
-    inputs = [tensor.to(device) for tensor in make_inputs(program.inputs, payload["seed"])]
+    inputs = make_inputs(program.inputs, payload["seed"], program.device)
+    if device == "cuda":
+        return _cuda_graph(runner_of(module.call, inputs))
     program.gm(*[tensor.clone() for tensor in inputs])  # once op by op, as in users' processes: what that frees counts
     return runner_of(module.call, inputs)
 
@@ -98,25 +104,30 @@ def load_program_file(payload: dict[str, Any], device: str) -> Runner:
     """Op by op (`rewrite.ir.execution`); on a GPU as one CUDA graph, so that launches do not count."""
     program = import_onnx(payload["path"], payload["dims"])
     executor, inputs = Executor(program, device=device), random_inputs(program, np.random.default_rng(0))
-    return Runner(lambda: executor(inputs)) if device == "cpu" else _cuda_graph(executor, inputs)
+    if device == "cpu":
+        return Runner(lambda: executor(inputs))
+    given = executor.given(inputs)
+    return _cuda_graph(Runner(lambda: executor.results(given)))
 
 
-def _cuda_graph(executor: Executor, inputs: list[Any]) -> Runner:
+def _cuda_graph(runner: Runner) -> Runner:
     """Replays all kernels by one launch. Inputs, results and what lies between stay in the graph's own memory."""
-    given, beside, graph = executor.given(inputs), torch.cuda.Stream(), torch.cuda.CUDAGraph()  # type: ignore[no-untyped-call]
+    beside, graph = torch.cuda.Stream(), torch.cuda.CUDAGraph()  # type: ignore[no-untyped-call]
     beside.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(beside):
         for _ in range(WARM_UP):
-            executor.results(given)
+            if runner.reset is not None:
+                runner.reset()
+            runner.run()
     torch.cuda.current_stream().wait_stream(beside)
     with torch.cuda.graph(graph):
-        results = executor.results(given)
+        results = runner.run()
 
-    def run(held: object = (given, results)) -> None:
+    def run(held: object = (runner, results)) -> None:
         """held: the tensors that the graph reads and writes have to live as long as it."""
         graph.replay()
 
-    return Runner(run)
+    return Runner(run, runner.reset)
 
 
 def cuda_clock() -> Timed:
