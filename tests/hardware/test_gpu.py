@@ -5,7 +5,9 @@ events, bytes of CUDA's allocator, training. Programs of a GPU are read, and ref
 import gzip
 import json
 from dataclasses import replace
+from importlib.util import find_spec
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -15,6 +17,7 @@ from commands import command
 from hardware.quick import turns
 from hardware.small_programs import plans
 from torch import Tensor, nn
+from torch._dynamo.device_interface import CudaInterface
 
 import graphopt
 from graphopt.core.compiler import knobs
@@ -33,7 +36,7 @@ from graphopt.hardware.costs.inductor import Inductor
 from graphopt.hardware.costs.live_bytes import LiveBytes
 from graphopt.hardware.costs.whole_program import TorchEager
 from graphopt.hardware.inductor.captured import as_graph, capture_compiled, capture_step
-from graphopt.hardware.inductor.lowering import Request
+from graphopt.hardware.inductor.lowering import Request, digest_of, own_choices
 from graphopt.hardware.requests import CompilerRequest, check_device, plans_of
 from graphopt.rewrite.ir.program_builder import ProgramBuilder, with_random_weights
 from graphopt.run.config.construct import construct
@@ -87,6 +90,48 @@ def test_without_a_gpu_nothing_is_captured_for_one(tmp_path: Path) -> None:
     dataset = construct(option("dataset", "lowered") | {"device": "cuda", "only": ["norm_residual"]}, "dataset")
     with pytest.raises(GraphError, match=r"dataset\.device=cuda needs a GPU"):
         dataset.graphs("test")
+
+
+# ---- Triton's source, which needs no GPU to be written
+
+
+@pytest.fixture(scope="module")
+def content() -> bytes:
+    return packed_program(said_to_be_on_a_gpu(None))
+
+
+@pytest.fixture
+def said_to_be_there(content: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An H100, to whoever asks before a kernel is compiled."""
+    hints = pytest.importorskip("torch._inductor.runtime.hints")
+    facts = {"multi_processor_count": 132, "cc": 90, "major": 9, "regs_per_multiprocessor": 65536, "warp_size": 32,
+             "max_threads_per_multi_processor": 2048, "max_threads_per_block": 1024}  # fmt: skip
+    fields = set(hints.DeviceProperties._fields)
+    known = hints.DeviceProperties(type="cuda", index=0, **{k: v for k, v in facts.items() if k in fields})
+    asked = SimpleNamespace(name="H100", minor=0, total_memory=80 << 30, gcnArchName="", **facts)
+    monkeypatch.setattr(hints.DeviceProperties, "create", classmethod(lambda cls, device: known))
+    monkeypatch.setattr("torch.utils._triton.triton_hash_with_backend", lambda: "none")
+    monkeypatch.setattr("torch.cuda._get_device_properties", lambda *_: asked, raising=False)
+    for name, value in {"get_device_properties": asked, "get_device_capability": (9, 0), "is_available": True,
+                        "current_device": 0, "device_count": 1, "_lazy_init": None}.items():  # fmt: skip
+        monkeypatch.setattr(f"torch.cuda.{name}", lambda *_, value=value: value)
+    monkeypatch.setattr(CudaInterface.Worker, "get_device_properties", staticmethod(lambda *_: asked))
+    monkeypatch.setattr(CudaInterface, "get_compute_capability", staticmethod(lambda *_: 90))
+    monkeypatch.setattr("torch._subclasses.fake_tensor.init_gpu_context", lambda device: None)
+
+
+@pytest.mark.skipif(HAS or find_spec("triton") is None, reason="there is a GPU, or no Triton")
+def test_requests_and_knobs_reach_triton_source(said_to_be_there: None, content: bytes) -> None:
+    """On a GPU exp is fused with both of its readers by default."""
+    read = unpacked_program(content, "it")
+    add, exp = only(read, "aten.add.Tensor"), only(read, "aten.exp.default")
+    assert own_choices(read) == dict.fromkeys([add, exp, only(read, "aten.sub.Tensor")], False)
+    plain, store, cut, tiled = (lowered(read, *asked, **knob) for asked, knob in [
+        ((), {}), (({add: Request.STORE},), {}), (({exp: Request.CUT},), {}), ((), {"nd_tiling": 1})])  # fmt: skip
+    assert "def triton(self" in plain.source and store.stored == plain.stored | {add}
+    assert (plain.features["kernels"], cut.features["kernels"]) == (1, 2) and exp in cut.stored
+    assert len({made.digest for made in (plain, store, cut, tiled)}) == 4
+    assert digest_of(plain.source.replace("_fused_add", "_fused_sub")) == plain.digest  # names do not count
 
 
 # ---- on a GPU
