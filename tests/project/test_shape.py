@@ -15,9 +15,9 @@ from test_architecture import MODULES, PACKAGE, RANK, ROOT, module_of, modules_i
 
 MOST = {  # figure: (at most today, wanted)
     "lines of graphopt/": (
-        62_705,
+        62_903,
         48_000,
-    ),  # the four papers as published; pages, docs/learning.md; programs as text and other formats; backends; clusters
+    ),  # the four papers as published; pages, docs/learning.md; programs as text and other formats; backends; clusters; GPUs
     "modules": (374, 440),
     "entries at its top": (15, 15),
     "options of algo": (56, 54),  # regal_paper, laf_paper, xrlflow_paper: each paper as published, beside ours
@@ -27,8 +27,11 @@ MOST = {  # figure: (at most today, wanted)
     "arrows back": (0, 0),
     "circles": (0, 0),
     "imports for types alone": (3, 0),
-    "lines of tests": (35_022, 25_000),  # those options, trained on one graph; pages in a browser; formats; clusters
-    "tracked files": (1_107, 1_010),  # those options, and rows of them
+    "lines of tests": (
+        35_309,
+        25_000,
+    ),  # those options, trained on one graph; pages in a browser; formats; clusters; GPUs
+    "tracked files": (1_109, 1_010),  # those options, and rows of them
     "MiB of results/": (51, 35),  # rows of those options, three trainings each, with their answers
 }
 

@@ -203,15 +203,10 @@ _COMMENT = re.compile(r"^\s*(#(?! *include| *pragma)|//).*\n", re.MULTILINE)
 _KERNEL_NAME = re.compile(r"\b(?:cpp|triton_[a-z]+)_fused_\w*?_(\d+)\b")
 
 
-def on_gpu(program: FxProgram) -> bool:
-    """Whether an input lies there."""
-    return any(node.meta["val"].is_cuda for node in program.gm.graph.find_nodes(op="placeholder"))
-
-
 def base_of(program: FxProgram) -> dict[str, Any]:
-    """Options of all its lowerings."""
-    padded = on_gpu(program)  # as `compile_fx` has it there
-    return {name: value for name, value in BASE.items() if not (padded and name == "comprehensive_padding")}
+    """Options of all its lowerings. On a GPU `compile_fx` leaves padding as it is."""
+    on_gpu = any(node.meta["val"].is_cuda for node in program.gm.graph.find_nodes(op="placeholder"))
+    return {name: value for name, value in BASE.items() if not (on_gpu and name == "comprehensive_padding")}
 
 
 @dataclass(frozen=True, slots=True)

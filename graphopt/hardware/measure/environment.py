@@ -2,10 +2,11 @@
 
 import os
 import platform
+from contextlib import suppress
 from functools import cache
 from importlib.metadata import version
 from pathlib import Path
-from subprocess import SubprocessError, run
+from subprocess import SubprocessError, check_output
 
 from graphopt import cache_dir
 
@@ -62,13 +63,10 @@ def has_gpu() -> bool:
 @cache
 def gpu() -> str:
     """The first GPU's name and its driver. Asking torch would begin to use it, which copies of a process cannot."""
-    try:
-        asked = run(["nvidia-smi", "--query-gpu=name,driver_version", "--format=csv,noheader"], capture_output=True,
-                    text=True, timeout=60)  # fmt: skip
-    except (OSError, SubprocessError):
-        return "a GPU"
-    lines = asked.stdout.splitlines()
-    return lines[0].replace(", ", ", driver ") if lines else "a GPU"
+    asked = ("nvidia-smi", "--query-gpu=name,driver_version", "--format=csv,noheader")
+    with suppress(OSError, SubprocessError, IndexError):
+        return check_output(asked, text=True, timeout=60).splitlines()[0].replace(", ", ", driver ")
+    return "a GPU"
 
 
 def processor() -> str:

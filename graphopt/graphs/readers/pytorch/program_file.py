@@ -73,8 +73,8 @@ class FxProgram:
     gm: flat tensors in, a flat tuple or list of tensors (or None) out; `meta["val"]` of its nodes are fake tensors. It
     may write into inputs (`aten.copy_`). phase, donated: what a compiler is told beside the graph: which part of a
     training step this is, and the inputs whose memory may be used for results. device: where all inputs lie. choices:
-    nodes that the compiler may as well store as inline -> whether it stores them, where that was found before: without
-    a GPU it cannot be asked about programs of one.
+    nodes that the compiler may as well store as inline -> whether it stores them, where that is known. Without a GPU it
+    cannot be asked about programs of one.
     """
 
     gm: GraphModule
@@ -113,9 +113,8 @@ def captured_here(content: bytes) -> bool:
 
 
 def key_of(gm: GraphModule, phase: Phase) -> str:
-    """Equal for the same nodes, by their names, on inputs of the same shapes, types and devices, whatever these hold: a
-    program and what is read from its file agree. Raises GraphError as `save_program`, and where shapes are not
-    fixed."""
+    """Equal for the same nodes, by their names, on inputs of the same shapes, types and devices, whatever these hold.
+    Programs read from files have those of the written. Raises GraphError as `save_program`, and for open shapes."""
     given = [node.meta["val"] for node in gm.graph.find_nodes(op="placeholder")]
     sizes = [size for value in given for size in getattr(value, "shape", ("none",))]
     if not all(type(size) is int for size in sizes):
