@@ -3,7 +3,10 @@
 `python benchmarks/rank_plans.py results/hardware_later/measured.jsonl` runs nothing. It reads measured codes and their
 times over the default's. Plans near the default ask for little, or for knobs alone. Graphs count whose times have at
 least 3 % between their quartiles. 95 % intervals are over graphs. again: the same of a second measurement as noisy.
-`--left-out 8` ranks by costs that are fitted to the same table, an eighth of its graphs left out at a time.
+`--left-out 8` ranks by costs that are fitted to the same table, an eighth of its graphs left out at a time; `--share
+.25` fits to a quarter of the others alone. Then the plan of each graph with the least predicted time is taken where a
+gain is predicted that reaches a gate. `--second TEXT` compares with the times of the same codes in another environment
+of the table, which another process measured.
 """
 
 import argparse
@@ -27,7 +30,8 @@ from graphopt.hardware.code_time import (
 from graphopt.hardware.measure.price_table import PriceTable
 from graphopt.report.tables.statistics import bootstrap
 
-SPREAD, LEAST = 0.03, 8  # between quartiles; plans of a graph
+SPREAD, LEAST, LEAST_TWICE = 0.03, 8, 5  # between quartiles; plans of a graph
+GATES = (0.0, 0.04, 0.08, 0.12)
 
 
 def ranked(graph: MeasuredGraph, time: CodeTime, *, near: bool) -> tuple[int, float, float] | None:
@@ -40,20 +44,56 @@ def ranked(graph: MeasuredGraph, time: CodeTime, *, near: bool) -> tuple[int, fl
     return len(plans), spearman(predicted, ratio), measured_again(spearman, ratio, noise)
 
 
-def models(graphs: Sequence[MeasuredGraph], parts: int) -> list[CodeTime]:
+def models(graphs: Sequence[MeasuredGraph], parts: int, share: float) -> list[CodeTime]:
     """Of each graph the costs that rank its plans."""
     if not parts:
         return [weights_named(SHIPPED).model] * len(graphs)
-    known = [fitted([g for i, g in enumerate(graphs) if i % parts != part and len(distinct(g)) >= LEAST_LEARNED])
-             for part in range(parts)]  # fmt: skip
+    kept = np.random.default_rng(0).random(len(graphs)) < share
+    learned = [(i, g) for i, g in enumerate(graphs) if kept[i] and len(distinct(g)) >= LEAST_LEARNED]
+    known = [fitted([g for i, g in learned if i % parts != part]) for part in range(parts)]
     return [known[i % parts] for i in range(len(graphs))]
 
 
-def table(path: Path, environment: str | None, parts: int) -> Iterator[str]:
-    graphs = [*measured_graphs(PriceTable(path), environment).values()]
+def gated(graphs: Sequence[MeasuredGraph], times: Sequence[CodeTime]) -> Iterator[str]:
+    """What picks by predicted times alone gain, by the gain that must be predicted."""
+    yield "| gate | picks | of the best logarithmic gain | slower than 1.02 | slowest |"
+    yield "|---|---:|---:|---:|---:|"
+    best, picks = 0.0, list[tuple[float, float]]()  # (predicted, measured) ratio to the default
+    for graph, time in zip(graphs, times, strict=True):
+        if plans := distinct(graph):
+            predicted = [time.ratio(plan.features, graph.default.features) for plan in plans]
+            picks.append((min(predicted), plans[int(np.argmin(predicted))].ratio))
+            best -= min(0.0, *(float(np.log(plan.ratio)) for plan in plans))
+    for gate in GATES:
+        taken = np.array([measured for ratio, measured in picks if ratio <= 1 - gate])
+        yield (f"| {gate:.0%} | {len(taken)} of {len(picks)} | {-np.log(taken).sum() / best:.0%} | "
+               f"{int((taken > 1.02).sum())} | {taken.max():.2f} |")  # fmt: skip
+
+
+def twice(prices: PriceTable, graphs: Sequence[MeasuredGraph], second: str) -> Iterator[str]:
+    """How two processes agree about the same codes."""
+    apart, ranks = list[float](), list[float]()
+    for graph in graphs:
+        again = {plan.digest: prices.find(plan.digest, second, graph.default.digest) for plan in distinct(graph)}
+        pairs = np.array([(plan.ratio, line["ratio"]) for plan in distinct(graph)
+                          if (line := again[plan.digest]) is not None and "ratio" in line])  # fmt: skip
+        if len(pairs):
+            apart += [*np.abs(np.log(pairs[:, 0] / pairs[:, 1]))]
+            if (
+                len(pairs) >= LEAST_TWICE
+                and np.quantile(pairs, 0.75, 0)[0] > (1 + SPREAD) * np.quantile(pairs, 0.25, 0)[0]
+            ):
+                ranks.append(spearman(pairs[:, 0], pairs[:, 1]))
+    yield (f"{len(apart)} plans twice: {np.mean(np.array(apart) > 0.1):.0%} differ by more than 10 %, the median by "
+           f"{np.median(apart):.1%}; ranks agree by {np.mean(ranks):.2f} ({len(ranks)} graphs)")  # fmt: skip
+
+
+def table(path: Path, environment: str | None, parts: int, share: float, second: str | None) -> Iterator[str]:
+    prices = PriceTable(path)
+    graphs = [*measured_graphs(prices, environment).values()]
     yield "| plans | graphs | plans of a graph | Spearman | again |"
     yield "|---|---:|---:|---:|---:|"
-    times = models(graphs, parts)
+    times = models(graphs, parts, share)
     for name, near in (("all", False), ("near the default", True)):
         every = [ranked(graph, time, near=near) for graph, time in zip(graphs, times, strict=True)]
         found = [one for one in every if one is not None]
@@ -61,6 +101,10 @@ def table(path: Path, environment: str | None, parts: int) -> Iterator[str]:
         mean = bootstrap(value[:, None], range(len(value)))
         yield (f"| {name} | {len(found)} | {count.mean():.0f} | {mean.mean:.2f} [{mean.low:.2f}, {mean.high:.2f}] "
                f"| {again.mean():.2f} |")  # fmt: skip
+    yield ""
+    yield from gated(graphs, times)
+    if second is not None:
+        yield from ("", *twice(prices, graphs, second))
 
 
 if __name__ == "__main__":
@@ -68,5 +112,7 @@ if __name__ == "__main__":
     parser.add_argument("table", type=Path, metavar="TABLE", help="measured.jsonl of a study")
     parser.add_argument("--environment", metavar="TEXT", help="of the table's lines; else that with most of them")
     parser.add_argument("--left-out", type=int, default=0, metavar="PARTS", help="fit to the others of the table")
+    parser.add_argument("--share", type=float, default=1.0, metavar="PART", help="of these that are fitted to")
+    parser.add_argument("--second", metavar="TEXT", help="environment of a second measurement")
     args = parser.parse_args()
-    print("\n".join(table(args.table, args.environment, args.left_out)))
+    print("\n".join(table(args.table, args.environment, args.left_out, args.share, args.second)))

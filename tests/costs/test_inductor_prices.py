@@ -11,7 +11,7 @@ from cells import fusion
 from hardware.quick import turns
 from torch import Tensor
 
-from graphopt.core.compiler import KNOBS, compiler_choice
+from graphopt.core.compiler import compiler_choice, knobs
 from graphopt.core.errors import UserError
 from graphopt.core.graph import Graph
 from graphopt.core.machine import Device, Machine
@@ -52,11 +52,11 @@ def test_a_plan_asks_only_for_what_differs_from_the_default(graph: Graph) -> Non
     assert own is not None and own.inline.any()
     decision = fusion.initial(graph)
     assert request_of(fusion.realise(graph, decision[None]), 0) == CompilerRequest({}, {})
-    op, last = int(np.flatnonzero(own.inline)[0]), len(KNOBS) - 1
+    op, last = int(np.flatnonzero(own.inline)[0]), len(knobs("close")) - 1
     decision[op, 0] = 0
     decision[0, 2 + last] = 1
     asked = request_of(fusion.realise(graph, decision[None]), 0)
-    assert asked == CompilerRequest({graph.op_names[op]: "store"}, {KNOBS[last].name: 1})
+    assert asked == CompilerRequest({graph.op_names[op]: "store"}, {knobs("close")[last].name: 1})
     decision[op, 1] = 1
     asked = request_of(fusion.realise(graph, decision[None]), 0)
     assert asked.requests == {graph.op_names[op]: "cut"}

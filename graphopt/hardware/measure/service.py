@@ -77,9 +77,9 @@ class Service:
         self.how, self.name, self.processes, self.counts = how, name, processes, Counter[str]()
         self.measures = environment is None
         self.keeps_memory = not processes if keeps_memory is None else keeps_memory
-        here = environment_here(how.device, how.threads, libraries)
-        here += f", {KEEPS_MEMORY if self.keeps_memory else USERS_MALLOC}" if isinstance(how, Comparing) else ""
-        self.environment = environment or here + (f", {processes} {FRESH}" if processes else "")
+        malloc = f", {KEEPS_MEMORY if self.keeps_memory else USERS_MALLOC}" if isinstance(how, Comparing) else ""
+        fresh = f", {processes} {FRESH}" if processes else ""
+        self.environment = environment or environment_here(how.device, how.threads, libraries) + malloc + fresh
         self.table = PriceTable(table)
         self.pool: Pool = LocalPool(how.device, how.threads, kind=kind, keeps_memory=self.keeps_memory)
         if isinstance(how, Comparing) and how.pool == "ray":
