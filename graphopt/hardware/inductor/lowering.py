@@ -38,7 +38,7 @@ from graphopt.graphs.readers.pytorch.program_file import FxProgram, load_program
 from graphopt.graphs.readers.pytorch.program_inputs import raw
 from graphopt.hardware.inductor.code_features import features
 
-KNOWN = ("2.11", "2.13")  # versions of torch with which the tests of tests/hardware pass
+KNOWN = ("2.11", "2.12", "2.13")  # versions of torch with which the tests of tests/hardware pass
 
 
 def check_version() -> None:
