@@ -59,6 +59,21 @@ def test_a_compiler_that_hangs_ends_with_the_process_that_started_it(log: Path) 
     assert ended([int(log.read_text().split("started ")[1])])
 
 
+def test_what_is_lowered_is_lowered_once_while_its_source_is_there(log: Path, tmp_path: Path) -> None:
+    builds, source = Builds(1, limit_seconds=600.0), tmp_path / "source.py"
+    asked = {"spin": 1, "source": str(source)}
+
+    def lowered() -> int:
+        assert isinstance(builds.ask("lower", dict(asked)).result(), dict)
+        return log.read_text().count("lower 1\n")
+
+    source.touch()
+    assert (lowered(), lowered()) == (1, 1)
+    source.unlink()
+    assert lowered() == 2
+    builds.end()
+
+
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
 def test_a_compiler_ends_with_the_run_however_that_ends(log: Path, number: int) -> None:
     """The process that asked is killed while a compiler runs: nothing that it started, however deep, outlives it."""

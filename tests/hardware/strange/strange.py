@@ -51,7 +51,7 @@ def lower(given: dict[str, Any]) -> dict[str, Any]:
     if given.get("does") == "fail":
         raise ValueError("cannot be lowered")
     return {"digest": f"code {given['spin']}", "spin": given["spin"], "bytes": given["spin"] * 8,
-            "compiles": given.get("compiles", True)}  # fmt: skip
+            "compiles": given.get("compiles", True), "source": given.get("source", "")}  # fmt: skip
 
 
 def compile(given: dict[str, Any]) -> dict[str, Any]:
