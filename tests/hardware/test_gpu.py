@@ -111,6 +111,7 @@ def said_to_be_there(content: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
     asked = SimpleNamespace(name="H100", minor=0, total_memory=80 << 30, gcnArchName="", **facts)
     monkeypatch.setattr(hints.DeviceProperties, "create", classmethod(lambda cls, device: known))
     monkeypatch.setattr("torch.utils._triton.triton_hash_with_backend", lambda: "none")
+    monkeypatch.setattr("torch._inductor.scheduler.has_triton", lambda: True)  # which may have been asked before
     monkeypatch.setattr("torch.cuda._get_device_properties", lambda *_: asked, raising=False)
     for name, value in {"get_device_properties": asked, "get_device_capability": (9, 0), "is_available": True,
                         "current_device": 0, "device_count": 1, "_lazy_init": None}.items():  # fmt: skip
