@@ -64,6 +64,11 @@ class GroupState:
     seconds: Tensor
     ops: Tensor
 
+    def to(self, device: torch.device) -> "GroupState":
+        """Its tensors there."""
+        parts = (self.device, self.sends, self.seconds, self.ops)
+        return GroupState(self.of, *(part.to(device) for part in parts))
+
 
 @dataclass(frozen=True)
 class TaughtState:
@@ -154,10 +159,10 @@ class GroupPolicy(nn.Module):
         return nn.functional.one_hot(state.device, devices) * bonus(self.at_hand, devices)
 
     def forward(self, h_NW: Tensor, state: GroupState) -> Tensor:
+        state, member = state.to(h_NW.device), torch.from_numpy(state.of).to(h_NW.device)
         count, devices = state.seconds.shape
-        member = torch.from_numpy(state.of)
         kept = member >= 0
-        mean_MW = torch.zeros(count, h_NW.shape[1]).index_add(0, member[kept], h_NW[kept]) / state.ops[:, None]
+        mean_MW = h_NW.new_zeros(count, h_NW.shape[1]).index_add(0, member[kept], h_NW[kept]) / state.ops[:, None]
         at_MD = nn.functional.one_hot(state.device, devices).float()
         traffic_M1 = (state.sends + state.sends.T).sum(1, keepdim=True).clamp(min=1e-9)
         from_MM, to_MM = state.sends.T / traffic_M1, state.sends / traffic_M1
@@ -180,6 +185,7 @@ class GroupPolicy(nn.Module):
         """Kullback-Leibler divergence of the improved policy from this one, the mean over groups."""
         wanted = torch.log_softmax(self.prior(taught.state) + taught.advantage / temperature, 1)
         said = torch.log_softmax(self(h_NW, taught.state), 1)
+        wanted = wanted.to(said.device)
         return (wanted.exp() * (wanted - said)).sum(1).mean()
 
 
@@ -193,7 +199,7 @@ def place(problem: AssignProblem, settings: GroupSettings, ask: Ask, clip: float
     for start in grouping.starts():
         if not problem.evals_cap:
             state = grouping.state(start[:, grouping.column])
-            problem.commit(grouping.decisions(state, ask(state).argmax(1)[None].numpy())[0])
+            problem.commit(grouping.decisions(state, ask(state).argmax(1)[None].numpy(force=True))[0])
             return
         if 2 * problem.evals >= problem.evals_cap:
             break
@@ -206,7 +212,7 @@ def place(problem: AssignProblem, settings: GroupSettings, ask: Ask, clip: float
         best = problem.best[:, grouping.column]
         if update % settings.again == 0 and (now is None or not np.array_equal(now, best)):
             now, state = best.copy(), grouping.state(best)
-            said, member = ask(state).detach(), torch.from_numpy(state.of)[free]
+            said, member = ask(state).detach().cpu(), torch.from_numpy(state.of)[free]
             table = torch.zeros_like(said).index_add(0, member, lift_ND[free]) / state.ops[:, None]
             optimizer = torch.optim.Adam([table.requires_grad_()], lr=settings.rate)
         count = min(settings.samples, problem.remaining)
