@@ -38,6 +38,7 @@ from graphopt.hardware.costs.whole_program import TorchEager
 from graphopt.hardware.inductor.captured import as_graph, capture_compiled, capture_step
 from graphopt.hardware.inductor.lowering import Request, digest_of, own_choices
 from graphopt.hardware.requests import CompilerRequest, check_device, plans_of
+from graphopt.report.apply.compile_backend import unmeasured
 from graphopt.rewrite.ir.program_builder import ProgramBuilder, with_random_weights
 from graphopt.run.config.construct import construct
 from tests.hardware.programs import adam, lowered, only, results, two_reader_program, two_readers
@@ -77,6 +78,11 @@ def test_costs_of_one_device_refuse_programs_of_another() -> None:
     with pytest.raises(ConfigError, match="take cost=inductor"):
         construct(option("cost", "learned"), "cost").price(plans_of(graph, [CompilerRequest({}, {})]))
     check_device(graph, "cuda", "inductor")
+
+
+def test_the_backend_leaves_graphs_on_a_gpu_alone() -> None:
+    with pytest.warns(UserWarning, match=r"a graph \(inference\) on a GPU"):
+        assert unmeasured(said_to_be_on_a_gpu(), "equal") == CompilerRequest({}, {})
 
 
 def test_knobs_are_of_a_device() -> None:

@@ -33,7 +33,7 @@ from graphopt.core.compiler import options as options_of
 from graphopt.core.errors import UserError
 from graphopt.core.graph import GraphError
 from graphopt.graphs.readers.pytorch.program_file import FxProgram, Phase, key_of, packed_program, unpacked_program
-from graphopt.graphs.readers.pytorch.program_inputs import InputSpec, device_of
+from graphopt.graphs.readers.pytorch.program_inputs import InputSpec
 from graphopt.hardware.apply.allocator import use_allocator
 from graphopt.hardware.code_time import SHIPPED, weights_named
 from graphopt.hardware.costs.inductor import NOTHING, Learned
@@ -117,7 +117,8 @@ def _program(gm: GraphModule, phase: Phase) -> FxProgram:
     kinds = [str(tensor.dtype).removeprefix("torch.") for tensor in given]
     specs = [InputSpec(tuple(t.shape), tuple(t.stride()), kind, "uniform") for t, kind in zip(given, kinds)]
     donated = tuple(get_donated_idxs() or ()) if phase == "backward" else ()
-    return FxProgram(gm, tuple(specs), phase, donated, device_of(given))
+    there = any(tensor.device.type != "cpu" for tensor in given)
+    return FxProgram(gm, tuple(specs), phase, donated, "cuda" if there else "cpu")
 
 
 def _held(request: CompilerRequest, gm: GraphModule, phase: Phase, *, fixed: bool) -> CompilerRequest:
@@ -182,7 +183,7 @@ def _decider(numerics: Numerics) -> Parts:
 def unmeasured(program: FxProgram, numerics: Numerics) -> CompilerRequest:
     """What `algo=compiler_policy` says of a program with a budget of 0. Raises UserError for other numerics."""
     if program.device != "cpu":
-        warnings.warn(f"nothing is decided about a {program.phase} graph on a GPU: what predicts times knows code for "
+        warnings.warn(f"nothing is decided about a graph ({program.phase}) on a GPU: what predicts times knows code for "
                       "CPUs only; measure with cost=inductor and give decisions", stacklevel=2)  # fmt: skip
         return NOTHING
     parts = _decider(numerics)
