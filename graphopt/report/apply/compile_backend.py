@@ -183,8 +183,8 @@ def _decider(numerics: Numerics) -> Parts:
 def unmeasured(program: FxProgram, numerics: Numerics) -> CompilerRequest:
     """What `algo=compiler_policy` says of a program with a budget of 0. Raises UserError for other numerics."""
     if program.device != "cpu":
-        warnings.warn(f"nothing is decided about a graph ({program.phase}) on a GPU: what predicts times knows code for "
-                      "CPUs only; measure with cost=inductor and give decisions", stacklevel=2)  # fmt: skip
+        warnings.warn(f"nothing is decided about a graph ({program.phase}) on a GPU: what predicts times knows code "
+                      "for CPUs only; measure with cost=inductor and give decisions", stacklevel=2)  # fmt: skip
         return NOTHING
     parts = _decider(numerics)
     try:
