@@ -54,20 +54,20 @@ def request_of(plans: Plans, b: int) -> CompilerRequest:
     return CompilerRequest(requests, {name: choice for name, choice in settings.items() if choice})
 
 
+MEASURED = "take cost=inductor and algo=compiler_search"  # in place of what knows code for CPUs
 _DEVICES: "WeakKeyDictionary[Graph, Device]" = WeakKeyDictionary()
 
 
-def check_device(graph: Graph, device: Device, cost: str) -> None:
-    """Raises ConfigError unless the graph's program, if it has one, runs there. cost: whose prices are asked for."""
+def check_device(graph: Graph, device: Device, name: str, instead: str) -> None:
+    """Raises ConfigError unless the graph's program, if it has one, runs there. name: of what prices code for that
+    device; instead: what to do."""
     if graph not in _DEVICES:
-        from graphopt.graphs.readers.pytorch.program_file import device_said
+        from graphopt.graphs.readers.pytorch.program_file import program_device
 
-        _DEVICES[graph] = device_said(graph.program, graph.name) if isinstance(graph.program, bytes) else device
-    there = _DEVICES[graph]
-    if there != device:
-        known = f"set cost.measuring.device={there}" if cost == "inductor" else "take cost=inductor"
-        raise ConfigError(f"{graph.name} runs on {there}, and cost={cost} prices code for {device}; {known}, or "
-                          f"capture it with dataset.device={device}")  # fmt: skip
+        _DEVICES[graph] = program_device(graph.program, graph.name) if isinstance(graph.program, bytes) else device
+    if (there := _DEVICES[graph]) != device:
+        raise ConfigError(f"{graph.name} runs on {there}, and {name} prices code for {device}; {instead}, or capture "
+                          f"it with dataset.device={device}")  # fmt: skip
 
 
 _KEYS: "WeakKeyDictionary[Graph, str]" = WeakKeyDictionary()

@@ -33,7 +33,7 @@ from graphopt.costs.loops.preset import FILE, derived, load, save
 from graphopt.hardware.measure.environment import has_avx512, variables
 from graphopt.hardware.measure.service import Service
 from graphopt.hardware.measure.target import Measuring, Target
-from graphopt.hardware.requests import ASSUMED, CUT, READS, CompilerRequest, check_device, request_of
+from graphopt.hardware.requests import ASSUMED, CUT, MEASURED, READS, CompilerRequest, check_device, request_of
 from graphopt.problems.cost_model import CostModel, Prices
 
 HOW = Measuring(device="cpu", threads=1, block_seconds=0.003, blocks=9, spread=0.03, op_seconds=0.3, limit_seconds=120)
@@ -90,7 +90,7 @@ class Calibrated(CostModel):
             raise UserError(
                 f"cost=calibrated prices what TorchInductor lowers, and {graph.name} is not: choose dataset=lowered"
             )
-        check_device(graph, "cpu", "calibrated")
+        check_device(graph, "cpu", self.name, MEASURED)
         from graphopt.graphs.readers.pytorch.program_file import unpacked_program
         from graphopt.hardware.inductor.loop_reader import loop_program
 

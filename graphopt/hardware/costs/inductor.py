@@ -26,7 +26,15 @@ from graphopt.hardware.measure.price_table import Environment, Line, PriceTable,
 from graphopt.hardware.measure.rounds import timings_of_race
 from graphopt.hardware.measure.service import Service, fresh_rounds
 from graphopt.hardware.measure.target import Comparing, Failure, Measured, Target, Timing
-from graphopt.hardware.requests import ASSUMED, READS, CompilerRequest, LoweredRequests, check_device, request_of
+from graphopt.hardware.requests import (
+    ASSUMED,
+    MEASURED,
+    READS,
+    CompilerRequest,
+    LoweredRequests,
+    check_device,
+    request_of,
+)
 from graphopt.problems.cost_model import CostModel, Prices
 
 TABLE = Path("measured") / "inductor.jsonl"
@@ -124,7 +132,7 @@ class Inductor(CostModel):
         """The program as the compiler makes it by itself. Raises Unmeasured where it cannot be compiled."""
         if graph in self._defaults:
             return self._defaults[graph]
-        check_device(graph, self.device, "inductor")
+        check_device(graph, self.device, self.name, "set cost.measuring.device to where it runs")
         if not self.service.measures:
             line = self.lowered.line(graph, NOTHING)
             if line is None or "failure" in line:
@@ -184,5 +192,5 @@ class Learned(CostModel):
 
     def lowered(self, graph: Graph, requests: Sequence[CompilerRequest]) -> list[Line]:
         """`digest` and `features` of the code of each, or `failure`."""
-        check_device(graph, "cpu", "learned")
+        check_device(graph, "cpu", self.name, MEASURED)
         return self.requests.lines(graph, requests, lowers=self._lowers)

@@ -225,13 +225,14 @@ def lower(program: FxProgram, requests: Mapping[str, Request], knobs: Mapping[st
     which of its values. Raises GraphError where Inductor cannot lower it."""
     check_version()
     start, settings, asked = thread_time(), options(knobs), Requests(requests)
-    chosen = config.patch({**base_of(program), **settings})
+    base = base_of(program)
+    chosen = config.patch({**base, **settings})
     with in_words(), chosen, _started(program) as (graph, examples), carried_out(asked), _set_once():
         graph.run(*examples)
         stored = asked.stored
         code = graph.codegen()[0].value
         found = features(graph, code)
-    source = _complete(code, options(knobs, compiling=True), graph.constants, base_of(program))
+    source = _complete(code, options(knobs, compiling=True), graph.constants, base)
     return Lowered(source, digest_of(source), stored, found, thread_time() - start)
 
 
@@ -298,15 +299,13 @@ _COMPILER = "async_compile = AsyncCompile()\n"  # of the source: what compiles i
 _WITH_OPTIONS = """from torch._inductor import config
 
 class _Compiler(AsyncCompile):
-    def cpp_pybinding(self, *kernel):
-        with config.patch(%r):
-            return super().cpp_pybinding(*kernel)
+    def %(method)s(self, %(given)s):
+        with config.patch(%(options)r):
+            return super().%(method)s(%(given)s)
 
 async_compile = _Compiler()
 """
-_FOR_GPU = _WITH_OPTIONS.replace("cpp_pybinding(self, *kernel)", "triton(self, *kernel, **given)").replace(
-    "cpp_pybinding(*kernel)", "triton(*kernel, **given)"
-)
+_CPP, _TRITON = ({"method": "cpp_pybinding", "given": "*kernel"}, {"method": "triton", "given": "*kernel, **given"})
 
 
 def _complete(code: str, settings: Mapping[str, Any], constants: Mapping[str, torch.Tensor],
@@ -314,8 +313,8 @@ def _complete(code: str, settings: Mapping[str, Any], constants: Mapping[str, to
     """The source with the options that its kernels are compiled with, and with its constants."""
     if code.count(_COMPILER) != 1:
         raise GraphError("TorchInductor's source does not compile its kernels where it should; install `torch==2.13.*`")
-    template = _FOR_GPU if "async_compile.triton(" in code else _WITH_OPTIONS
-    compiling = code.replace(_COMPILER, template % {**base, **settings})
+    kind = _TRITON if "async_compile.triton(" in code else _CPP
+    compiling = code.replace(_COMPILER, _WITH_OPTIONS % {**kind, "options": {**base, **settings}})
     return "\n".join([compiling, *(_constant(name, tensor) for name, tensor in constants.items()), ""])
 
 
@@ -333,15 +332,20 @@ def digest_of(source: str) -> str:
     return hashlib.sha256(plain.encode()).hexdigest()
 
 
+def _load(key: str, path: str) -> None:
+    """Compiles a module's kernels; from torch 2.13 on without a place in `sys.modules`."""
+    quiet: dict[str, Any] = {"set_sys_modules": False}
+    known = signature(PyCodeCache.load_by_key_path).parameters
+    PyCodeCache.load_by_key_path(key, path, **(quiet if quiet.keys() <= known.keys() else {}))
+
+
 def compile_source(lowered: Lowered) -> Path:
     """Compiles the kernels; the module's file, which any process may load from then on at no great cost."""
     key, path = PyCodeCache.write(lowered.source)
-    PyCodeCache.load_by_key_path(key, path, **QUIETLY)
+    _load(key, path)
     return Path(path)
 
 
-_LOADING = signature(PyCodeCache.load_by_key_path).parameters
-QUIETLY: dict[str, Any] = {name: False for name in ("set_sys_modules",) if name in _LOADING}  # before torch 2.13 not
 HELD = 4  # programs
 
 
@@ -362,5 +366,5 @@ def lower_request(given: Mapping[str, Any]) -> dict[str, Any]:
 
 def compile_request(given: Mapping[str, Any]) -> dict[str, Any]:
     """given: what `lower_request` answered. Any process can load the module from now on at no great cost."""
-    PyCodeCache.load_by_key_path(given["key"], given["source"], **QUIETLY)
+    _load(given["key"], given["source"])
     return {"source": given["source"]}

@@ -7,10 +7,10 @@ from importlib import import_module
 from importlib.util import find_spec
 from typing import Any, Protocol
 
+from graphopt.core.compiler import Device
 from graphopt.core.errors import ConfigError, UserError
 from graphopt.core.utils.process import TRIES, AnswerTimeout, Process, ProcessEnd
 from graphopt.hardware.measure.environment import environment_here, variables
-from graphopt.hardware.measure.target import Device
 
 WORKER = "graphopt.hardware.measure.timing_worker"
 READY_SECONDS = 60.0  # for an actor of Ray to find a processor and to start

@@ -4,9 +4,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
+from graphopt.core.compiler import Device
 from graphopt.core.utils.marks import Between, Few, NotNegative, Own, Positive, Workers
-
-Device = Literal["cpu", "cuda"]
 
 
 @dataclass(frozen=True, slots=True)

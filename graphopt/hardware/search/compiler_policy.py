@@ -26,7 +26,6 @@ from typing import Annotated, NamedTuple
 import numpy as np
 
 from graphopt.core.compiler import KNOBS
-from graphopt.core.errors import ConfigError
 from graphopt.core.graph import F64
 from graphopt.core.plan import Decision, Decisions, Role
 from graphopt.core.utils.marks import Between, Few, OwnFolder, Share, WeightsFile, Workers
@@ -121,8 +120,6 @@ class CompilerPolicy(Optimizer):
         self.simulate: Simulate = simulations(Calibrated(name=name, preset=preset_here(preset)))
 
     def solve(self, problem: AssignProblem) -> None:
-        if getattr(problem.task, "device", "cpu") != "cpu":
-            raise ConfigError("algo=compiler_policy predicts the time of code for CPUs; take algo=compiler_search")
         climb = Climb(problem, self.each, self.margin)
         told = _Told(problem, self.predict, self.simulate)
         score, predicted = self._unmeasured(climb, told)

@@ -8,12 +8,12 @@ import gzip
 import json
 import re
 from base64 import b64decode, b64encode
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
 from typing import Any, Literal, get_args
+from unittest import mock
 
 import torch
 from torch import nn
@@ -23,6 +23,7 @@ from torch.fx import Graph as FxGraph
 from torch.fx import GraphModule, Interpreter, Node
 from torch.utils._pytree import tree_map_only
 
+from graphopt.core.compiler import Device
 from graphopt.core.errors import Unreadable
 from graphopt.core.graph import GraphError
 from graphopt.core.utils.limits import machine_memory, parse_json, read_bytes, unpack_gzip
@@ -30,7 +31,6 @@ from graphopt.core.utils.process import CopyCrash, rehearse
 from graphopt.core.utils.whole import whole_file
 from graphopt.graphs.readers.pytorch.nested_tensors import tensors_in
 from graphopt.graphs.readers.pytorch.program_inputs import (
-    Device,
     InputSpec,
     describe,
     extent,
@@ -50,8 +50,18 @@ from graphopt.graphs.readers.pytorch.program_operators import (
     target_of,
 )
 
-__all__ = ["FxProgram", "InputSpec", "describe", "device_said", "key_of", "load_program", "make_inputs",
-           "packed_program", "save_program", "unpacked_program"]  # fmt: skip
+__all__ = [
+    "FxProgram",
+    "InputSpec",
+    "describe",
+    "key_of",
+    "load_program",
+    "make_inputs",
+    "packed_program",
+    "program_device",
+    "save_program",
+    "unpacked_program",
+]  # fmt: skip
 
 Phase = Literal["inference", "forward", "backward"]
 FORMAT = 1  # of the file; a reader refuses others
@@ -232,7 +242,7 @@ def unpacked_program(content: bytes, path: str) -> FxProgram:
     return program
 
 
-def device_said(content: bytes, path: str) -> Device:
+def program_device(content: bytes, path: str) -> Device:
     """Where the program of a file's content runs. Raises GraphError for what is no such content."""
     try:
         stored = parse_json(unpack_gzip(content, FILE_BYTES, path), path, FILE_BYTES)
@@ -361,25 +371,14 @@ class _Propagation(Interpreter):
 def _propagate(program: FxProgram, stored: Mapping[str, Any]) -> None:
     """`meta["val"]` of all nodes, with the strides that were stored, or those that follow where none were."""
     mode, device = FakeTensorMode(allow_non_fake_inputs=True), "cpu" if program.device == "cpu" else "cuda:0"
-    with _no_gpu_begun(), mode, torch.no_grad():
+    # Fake tensors would begin to use the GPU, which a copy of a process cannot do.
+    with mock.patch.object(fake_tensor, "init_gpu_context", lambda _: None), mode, torch.no_grad():
         fakes = [torch.empty_strided(i.shape, i.stride, dtype=torch_dtype(i.dtype), device=device)
                  for i in program.inputs]  # fmt: skip
         _Propagation(program.gm).run(*fakes)
         for node, of in zip(program.gm.graph.nodes, stored["nodes"]):
             if node.op == "call_function":
                 node.meta["val"] = _restrided(node.meta["val"], of["strides"])
-
-
-@contextmanager
-def _no_gpu_begun() -> Iterator[None]:
-    """Fake tensors begin to use the GPU that they say they are on, which a copy of a process cannot do, and one with
-    little memory neither."""
-    before = fake_tensor.init_gpu_context
-    fake_tensor.init_gpu_context = lambda device: None  # type: ignore[assignment]
-    try:
-        yield
-    finally:
-        fake_tensor.init_gpu_context = before
 
 
 def _restrided(value: Any, strides: Any) -> Any:

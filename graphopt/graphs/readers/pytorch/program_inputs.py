@@ -8,11 +8,11 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from graphopt.core.compiler import Device
 from graphopt.core.graph import DTYPES, GraphError
 from graphopt.core.utils.limits import machine_memory
 
 Fill = Literal["normal", "uniform", "exact"]
-Device = Literal["cpu", "cuda"]
 EXACT_BYTES = 8 * 2**20  # of the values of one tensor that are kept
 FEW = 16  # a tensor with no more distinct values than this is kept as it is: masks, constants, scales
 
