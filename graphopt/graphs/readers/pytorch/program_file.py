@@ -124,7 +124,7 @@ def captured_here(content: bytes) -> bool:
 
 def key_of(gm: GraphModule, phase: Phase) -> str:
     """Equal for the same nodes, by their names, on inputs of the same shapes, types and devices, whatever these hold.
-    Programs read from files have those of the written. Raises GraphError as `save_program`, and for open shapes."""
+    A program has the same key in its file. Raises GraphError as `save_program`, and for open shapes."""
     given = [node.meta["val"] for node in gm.graph.find_nodes(op="placeholder")]
     sizes = [size for value in given for size in getattr(value, "shape", ("none",))]
     if not all(type(size) is int for size in sizes):
