@@ -15,13 +15,13 @@ from weakref import WeakKeyDictionary
 import numpy as np
 
 from graphopt import cache_dir
-from graphopt.core.errors import ConfigError, Unmeasured
+from graphopt.core.errors import Unmeasured
 from graphopt.core.graph import Graph
 from graphopt.core.plan import Plans, Role
 from graphopt.core.utils.marks import Between, Positive, WeightsFile
 from graphopt.hardware.code_time import weights_named
 from graphopt.hardware.measure.builds import BuildPipeline, Built, shared_builds
-from graphopt.hardware.measure.environment import USERS_MALLOC, environment_here, has_gpu
+from graphopt.hardware.measure.environment import USERS_MALLOC, environment_here
 from graphopt.hardware.measure.price_table import Environment, Line, PriceTable, TableFile
 from graphopt.hardware.measure.rounds import timings_of_race
 from graphopt.hardware.measure.service import Service, fresh_rounds
@@ -65,10 +65,6 @@ class Inductor(CostModel):
                  fresh_processes: Annotated[int, Between(0, 64)], allocator: Allocator,
                  builders: Annotated[int, Between(1, 256)], build_seconds: Positive,
                  measuring: Comparing) -> None:  # fmt: skip
-        if measuring.device == "cuda" and environment is None and not has_gpu():
-            raise ConfigError(
-                f"cost={name} measuring.device=cuda needs a GPU that torch can use, and there is none here"
-            )
         self.name, self.device = name, measuring.device
         self.service = Service(measuring, table=cache_dir() / TABLE if table is None else Path(table), name=name,
                                environment=environment, libraries=("torch",), kind="inductor",

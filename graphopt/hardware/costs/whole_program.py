@@ -15,7 +15,6 @@ from typing import Annotated, Literal
 from graphopt import cache_dir
 from graphopt.core.errors import ConfigError, Unmeasured, UserError
 from graphopt.core.utils.marks import Between
-from graphopt.hardware.measure.environment import has_gpu
 from graphopt.hardware.measure.price_table import Environment, Line, TableFile
 from graphopt.hardware.measure.rounds import error_of_median
 from graphopt.hardware.measure.service import Service
@@ -134,8 +133,6 @@ class TorchEager(WholeProgram):
 
     def __init__(self, *, name: str, table: Table, environment: Environment, fresh_processes: Processes,
                  measuring: Comparing) -> None:  # fmt: skip
-        if measuring.device == "cuda" and environment is None and not has_gpu():
-            raise ConfigError(f"cost={name} needs a GPU that torch can use, and there is none here; choose cost=torch")
         super().__init__(name=name, table=table, environment=environment, fresh_processes=fresh_processes,
                          measuring=measuring, libraries=())  # fmt: skip
 

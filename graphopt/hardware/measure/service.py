@@ -13,9 +13,9 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-from graphopt.core.errors import Unmeasured, UserError
+from graphopt.core.errors import ConfigError, Unmeasured, UserError
 from graphopt.core.utils.plain_json import is_measurement
-from graphopt.hardware.measure.environment import KEEPS_MEMORY, USERS_MALLOC, environment_here
+from graphopt.hardware.measure.environment import KEEPS_MEMORY, USERS_MALLOC, environment_here, has_gpu
 from graphopt.hardware.measure.pool import Answer, FailedRequest, LocalPool, Pool, RayPool
 from graphopt.hardware.measure.price_table import Line, PriceTable
 from graphopt.hardware.measure.rounds import Rounds, rounds_in, timings_of, timings_of_race
@@ -76,6 +76,9 @@ class Service:
                  keeps_memory: bool | None = None) -> None:  # fmt: skip
         self.how, self.name, self.processes, self.counts = how, name, processes, Counter[str]()
         self.measures = environment is None
+        if how.device == "cuda" and self.measures and not has_gpu():
+            raise ConfigError(f"cost={name} with measuring.device=cuda needs a GPU that torch can use, and there is "
+                              "none here; set measuring.device=cpu")  # fmt: skip
         self.keeps_memory = not processes if keeps_memory is None else keeps_memory
         malloc = f", {KEEPS_MEMORY if self.keeps_memory else USERS_MALLOC}" if isinstance(how, Comparing) else ""
         fresh = f", {processes} {FRESH}" if processes else ""
