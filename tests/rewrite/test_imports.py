@@ -252,15 +252,28 @@ class Windows(nn.Module):
         return nn.functional.avg_pool2d(x, (3, 2), stride=2, padding=1, ceil_mode=False)
 
 
+class Counting(nn.Module):
+    """Counts its calls in a buffer, which it does not read again."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("calls", torch.zeros(()))
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.calls += 1
+        return torch.relu(x)
+
+
 MODULES: list[tuple[type[nn.Module], tuple[Any, ...]]] = [
     (ConvNet, (torch.randn(2, 3, 21, 21),)),
     (Pieces, (torch.randn(3, 6), torch.tensor([0, 3, 1]))),
     (Windows, (torch.randn(2, 3, 9, 8),)),
+    (Counting, (torch.randn(4, 5),)),
     (lambda: nn.TransformerEncoderLayer(16, 2, 32, batch_first=True), (torch.randn(2, 5, 16),)),  # type: ignore[list-item]
 ]
 
 
-@pytest.mark.parametrize(("make", "inputs"), MODULES, ids=["conv net", "pieces", "windows", "torch's own layer"])
+@pytest.mark.parametrize(("make", "inputs"), MODULES, ids=["conv net", "pieces", "windows", "counting", "torch's own layer"])
 def test_computes_what_the_module_computes(make: Any, inputs: tuple[Any, ...]) -> None:
     torch.manual_seed(0)
     module = make().eval()

@@ -21,7 +21,7 @@ from torch.fx import GraphModule, Node
 from graphopt.core.graph import GraphError
 from graphopt.graphs.readers.pytorch.aten_table import METADATA_ONLY, kind_of
 from graphopt.graphs.readers.pytorch.capture import capture
-from graphopt.graphs.readers.pytorch.fx_reader import nodes_in
+from graphopt.graphs.readers.pytorch.fx_reader import nodes_in, writes
 from graphopt.rewrite.ir.execution import static_values, to_array
 from graphopt.rewrite.ir.program_builder import RandomWeights, Role, ceiled_pads, default_role
 from graphopt.rewrite.ir.terms import MAKES_SEVERAL, Program, Terms
@@ -270,7 +270,7 @@ class _TorchImport:
                 self.inputs.append(self.terms_of[node])
             elif node.op == "get_attr":
                 self._weight(node, str(node.target), to_array(getattr(self.traced, str(node.target)).detach()))
-            elif node.op == "call_function":
+            elif node.op == "call_function" and not writes(node):  # else an update of a buffer that is not read again
                 self._call(node)
         outputs = tuple(self.terms_of[n] for n in nodes_in(self.nodes[-1].args) if n in self.terms_of)
         if not outputs:

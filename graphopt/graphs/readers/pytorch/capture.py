@@ -30,7 +30,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from graphopt.core.graph import Graph, GraphError
 from graphopt.graphs.readers.pytorch.aten_table import decompositions
-from graphopt.graphs.readers.pytorch.fx_reader import read_fx
+from graphopt.graphs.readers.pytorch.fx_reader import read_fx, writes
 from graphopt.graphs.readers.pytorch.nested_tensors import Arguments, arguments_of, loss_in, tensors_in, with_tensors
 from graphopt.graphs.readers.pytorch.trace_errors import complaint, quiet, refuse_what_cannot_be_called
 
@@ -176,7 +176,7 @@ def _trace(run: Callable[..., Any], arguments: list[Tensor], fake: FakeTensorMod
 
 def _updates_in_place(node: Node) -> bool:
     """Whether the node writes into its operand, other than into a buffer that is not read again."""
-    if not getattr(getattr(node.target, "_schema", None), "is_mutable", False):
+    if not writes(node):
         return False
     target = node.args[0] if node.args else None
     return bool(node.users) or not isinstance(target, Node) or target.op != "placeholder"

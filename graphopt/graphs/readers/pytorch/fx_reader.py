@@ -40,8 +40,7 @@ def read_fx(graph: FxGraph, *, name: str, family: str, weights: int, program: An
     """
     reader = _FxReader(graph, name, weights)
     reader.classify()
-    writes = [node for node in reader.nodes if keep_writes and _writes(node)]
-    return reader.build(family, program, writes)
+    return reader.build(family, program, [node for node in reader.nodes if keep_writes and writes(node)])
 
 
 class _FxReader:
@@ -256,7 +255,7 @@ def _op_name(node: Node) -> str:
     return target._opname if isinstance(target, torch._ops.OpOverload) else str(getattr(target, "__name__", target))
 
 
-def _writes(node: Node) -> bool:
+def writes(node: Node) -> bool:
     """Whether the node writes into one of its operands."""
     return bool(getattr(getattr(node.target, "_schema", None), "is_mutable", False))
 
