@@ -273,7 +273,9 @@ MODULES: list[tuple[type[nn.Module], tuple[Any, ...]]] = [
 ]
 
 
-@pytest.mark.parametrize(("make", "inputs"), MODULES, ids=["conv net", "pieces", "windows", "counting", "torch's own layer"])
+@pytest.mark.parametrize(
+    ("make", "inputs"), MODULES, ids=["conv net", "pieces", "windows", "counting", "torch's own layer"]
+)
 def test_computes_what_the_module_computes(make: Any, inputs: tuple[Any, ...]) -> None:
     torch.manual_seed(0)
     module = make().eval()
