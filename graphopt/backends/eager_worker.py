@@ -21,7 +21,7 @@ from graphopt.graphs.readers.pytorch.graphnet.sample import read_sample
 from graphopt.graphs.readers.pytorch.nested_tensors import tensors_in
 from graphopt.hardware.costs.inductor import NOTHING
 from graphopt.hardware.measure.rounds import Runner, by_turns, cpu_timed, runs_for
-from graphopt.hardware.measure.timing_worker import Fork
+from graphopt.hardware.measure.timing_worker import Fork, Here
 from graphopt.hardware.requests import request_of
 from graphopt.report.error_aware import TOLERANCES
 
@@ -78,7 +78,7 @@ def run_by_turns(program: GraphModule, given: list[Tensor], request: Mapping[str
         columns.append(name)
         runners.append(Runner(lambda run=compiled: run(*given)))  # type: ignore[misc]
     timed, rng = cpu_timed(thread_time), np.random.default_rng(int(request["seed"]))
-    turns = [Fork(partial(partial, timed, runner)) for runner in runners]
+    turns = [Fork(partial(Here, timed, runner)) for runner in runners]
     rounds = by_turns(turns, [runs_for(turn, BLOCK_SECONDS) for turn in turns], HOW, rng)
     return {"columns": columns, "rounds": rounds, "closeness": closeness, "failed": failed}
 

@@ -2,8 +2,9 @@
 
 Readers of compilers' own graphs (`graphopt.hardware.inductor`) note `stored` in the attributes of every op that the
 compiler can as well compute where it is read. Knobs are declared here: nothing else of a compiler is ever set by what a
-file says. Equal: outputs stay the same bit for bit, which is tested; on a GPU the same operators in the same precision,
-since there a product and a sum of one kernel are rounded once. Close: arithmetic changes, so a user has to allow it.
+file says. Equal: the same operators in the same precision. Outputs are nearly always the same bit for bit, which
+`cost=inductor` checks: a sum may be taken in other parts, and a value of 16 bits is rounded where it is stored. Close:
+arithmetic changes, so a user has to allow it.
 """
 
 from collections.abc import Mapping

@@ -6,6 +6,7 @@ readable without the graph. A kind is one module: `assignment.py`, `rewrite/rewr
 `contests/tiling/tiling_task.py`.
 """
 
+import math
 import time
 from abc import ABC, abstractmethod
 from collections import Counter
@@ -372,13 +373,16 @@ class Problem(ABC):
     def settle(self, judge: CostModel) -> None:
         """Where prices are measured, the lowest of many is low by luck as well: the judge prices the best few again and
         the lowest of these is the answer; the default where none is shown to be better than it. What was decided
-        without any price stands as it is."""
+        without any price stands as it is, unless its price is infinite."""
         if self.finalists is not None and self.finalists.candidates:
             winner = self.finalists.winner(judge, self.take_best)
             if winner is None:
                 self.notes.append("no answer was shown to be better than the default")
             self.take_best(self.default_state() if winner is None else winner.state)
             self.best_cost = self.initial_cost if winner is None else winner.cost
+        elif self.finalists is not None and math.isinf(self.solution().price(judge).cost):
+            self.notes.append("what was decided without any price cannot be used, so the default is the answer")
+            self.take_best(self.default_state())
 
     @abstractmethod
     def default_state(self) -> Any:

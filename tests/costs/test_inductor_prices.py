@@ -43,8 +43,8 @@ def task(numerics: str | None = "close") -> Fusion:
 
 
 def model(table: Path, environment: str | None = None) -> Inductor:
-    return Inductor(name="inductor", table=str(table), environment=environment, fresh_processes=0, builders=1,
-                    build_seconds=120, measuring=QUICK)  # fmt: skip
+    return Inductor(name="inductor", table=str(table), environment=environment, fresh_processes=0, allocator="user",
+                    builders=1, build_seconds=120, measuring=QUICK)  # fmt: skip
 
 
 def test_a_plan_asks_only_for_what_differs_from_the_default(graph: Graph) -> None:
@@ -77,20 +77,31 @@ def test_prices_are_measured_once_and_replay_without_measuring(graph: Graph, tmp
     assert (prices.cost > 0).all() and np.isfinite(prices.cost).all() and (np.asarray(prices.noise) > 0).all()
     assert prices.cost[1] == prices.cost[2] != prices.cost[0]
     assert first.builds.counts["compile"] == 2  # the default and the one that differs
-    written = table.read_text()
+    written, done = table.read_text(), dict(first.builds.counts)  # both models share the processes that build
     replayed = model(table, first.service.environment)
     assert (replayed.price(plans).cost == prices.cost).all()
-    assert table.read_text() == written and not replayed.builds.counts
+    assert table.read_text() == written and replayed.builds.counts == done
     decisions[0, 0, [head.name for head in fusion.heads].index("simdlen")] = 1
     with pytest.raises(UserError, match="has no line"):
         replayed.price(fusion.realise(graph, decisions[:1]))
     with pytest.raises(UserError, match="has no line"):
         model(tmp_path / "empty.jsonl", first.service.environment).price(plans)
-    assert not replayed.builds.counts  # refused before anything is lowered
+    assert replayed.builds.counts == done  # refused before anything is lowered
     good, bad = first.measured(graph, [CompilerRequest({}, {}), CompilerRequest({}, {"no_such_knob": 1})])
     assert isinstance(good, Timing) and good.ratio == 1.0 and math.isfinite(good.seconds)
     assert isinstance(bad, Failure) and "no_such_knob" in bad.reason  # what cannot be compiled costs one evaluation
     assert first.builds.counts["errors"] == 1
+
+
+def test_other_bits_cost_inf_unless_rounding_may_change(graph: Graph, tmp_path: Path,
+                                                        monkeypatch: pytest.MonkeyPatch) -> None:  # fmt: skip
+    found = [Timing(2.0, 1.0, 0.01, 9, 1.0), Timing(1.0, 0.5, 0.01, 9, 1.0, equal=False)]
+    monkeypatch.setattr(Inductor, "measured", lambda *_: found)
+    cost = model(tmp_path / "measured.jsonl")
+    for numerics, second in (("equal", math.inf), (None, math.inf), ("close", 1.0)):
+        fusion = task(numerics)
+        prices = cost.price(fusion.realise(graph, fusion.initial(graph)[None].repeat(2, 0)))
+        assert prices.cost.tolist() == [2.0, second] and prices.excess.tolist() == [0.0, float(math.isinf(second))]
 
 
 @pytest.mark.slow
@@ -106,9 +117,10 @@ def test_the_learned_model_prices_from_the_same_table(graph: Graph, tmp_path: Pa
     assert np.isfinite(cost.price(fusion.realise(graph, decisions)).cost).all()
     learned = Learned(name="learned", weights=SHIPPED, table=str(table), environment=cost.service.environment,
                       builders=1, build_seconds=120)  # fmt: skip
+    done = dict(learned.requests.builds.counts)
     predicted = learned.price(fusion.realise(graph, decisions))
     assert np.isfinite(predicted.cost).all() and not predicted.excess.any()
-    assert not learned.requests.builds.counts
+    assert learned.requests.builds.counts == done
     decisions[0, 0, 2] = 1
     with pytest.raises(UserError, match="environment=null"):
         learned.price(fusion.realise(graph, decisions[:1]))

@@ -168,6 +168,21 @@ def test_a_price_by_fresh_processes_is_remembered_beside_that_of_one_that_stays(
     assert fresh.compare(DEFAULT, [spin(1000)]) == [slow] and len(log.read_text().splitlines()) == begun + len(lines)
 
 
+@pytest.mark.parametrize("processes", [0, 2])
+def test_what_gives_other_bits_is_told(tmp_path: Path, log: Path, processes: int) -> None:
+    default, others = spin(500, bits="a"), [spin(100, bits="a"), spin(200, bits="b"), spin(300, "fail at load")]
+    measures = service(tmp_path, processes=processes)
+    same, other, _ = measures.compare(default, others)
+    assert isinstance(same, Timing) and isinstance(other, Timing) and same.equal and not other.equal
+    known = service(tmp_path, measures.environment, processes).compare(default, others[:2])
+    assert known == [same, other]
+
+
+def test_a_default_that_gives_other_bits_each_time_says_nothing_about_others(tmp_path: Path, log: Path) -> None:
+    (other,) = service(tmp_path).compare(spin(500, bits="process"), [spin(100, bits="b")])
+    assert isinstance(other, Timing) and other.equal
+
+
 # --- Two workers of a Ray cluster on this machine, behind the same service.
 
 

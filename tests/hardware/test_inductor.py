@@ -180,6 +180,17 @@ def test_without_decisions_the_policy_decides_unmeasured(monkeypatch: pytest.Mon
     assert torch.equal(made, usual) and buffers(source) > buffers(default)
 
 
+def test_what_gives_other_bits_is_not_decided_unmeasured(monkeypatch: pytest.MonkeyPatch) -> None:
+    torch._dynamo.reset()
+    program = capture_compiled(corrected, (torch.rand(64, 512), torch.rand(64, 512), torch.tensor(7.0)))["inference"]
+    wanted = CompilerRequest({}, {"reads_threshold": 1})
+    monkeypatch.setattr(compile_backend, "request_of", lambda *_: wanted)
+    for equal, decided_ in ((True, wanted), (False, CompilerRequest({}, {}))):
+        monkeypatch.setattr(compile_backend, "_equal", lambda *_, said=equal: said)
+        assert compile_backend.unmeasured(program, "equal") == decided_
+        assert compile_backend.unmeasured(program, "close") == wanted
+
+
 def test_equal_is_to_the_bit_and_close_within_the_tolerance() -> None:
     one, near, far = (torch.tensor([1.0, 1.0 + delta]) for delta in (0.0, TOLERANCE / 2, TOLERANCE * 2))
     assert Check("equal", [one]).holds([one.clone()]) and not Check("equal", [one]).holds([near])
@@ -227,6 +238,7 @@ def frees_more(runs):
     np.ones(1 << 21)
     return 0.0
 
+faults.bits = frees_more.bits = ""
 one, other = Fork(lambda: faults), Fork(lambda: frees_more)
 alone, beside = (one(9), other(9)), (one(9), other(9))
 frees_more(1), faults(1)
@@ -241,6 +253,7 @@ from graphopt.hardware.measure.timing_worker import Fork
 def place(runs):
     return float(np.ones(1 << 15).ctypes.data)
 
+place.bits = ""
 places = [Fork(lambda: place, layout)(1) for layout in (0, 0, 1, 1, 2)]
 assert places[0] == places[1] != places[2] == places[3] != places[4] != places[0], places
 """

@@ -11,7 +11,13 @@ from torch.fx.experimental.proxy_tensor import make_fx
 
 from graphopt.graphs.readers.pytorch.program_file import FxProgram, describe, save_program
 from graphopt.hardware.measure.kinds.onnx_kind import load_onnx
-from graphopt.hardware.measure.kinds.torch_kinds import load_eager, load_inductor, load_program_file, runner_of
+from graphopt.hardware.measure.kinds.torch_kinds import (
+    compare_request,
+    load_eager,
+    load_inductor,
+    load_program_file,
+    runner_of,
+)
 from graphopt.rewrite.equivalence import random_inputs
 from graphopt.rewrite.io.onnx_export import save_onnx
 from graphopt.rewrite.ir.execution import Executor
@@ -72,6 +78,24 @@ def test_a_generated_module_is_called_with_a_list_that_it_may_empty(tmp_path: Pa
     made = load_inductor({**payload, "seed": 3}, "cpu")
     eager = load_eager({"program": payload["program"], "seed": 3}, "cpu")
     assert torch.equal(made.run()[0], eager.run()[0]) and torch.equal(made.run()[0], eager.run()[0])
+
+
+def test_bits_are_of_results_and_of_inputs_that_the_caller_keeps(tmp_path: Path) -> None:
+    def bits(factor: float, donated: list[int]) -> str:
+        def call(given: list[Tensor]) -> list[Tensor]:
+            given[1].mul_(factor)
+            return [given[0] + 1]
+
+        return runner_of(call, [torch.ones(4), torch.ones(4)], donated).bits
+
+    assert bits(2.0, [1]) == bits(3.0, [1]) != bits(2.0, []) != bits(3.0, [])
+
+
+@pytest.mark.parametrize(("dtype", "equal"), [(torch.float32, True), (torch.bfloat16, False)])
+def test_a_value_of_16_bits_is_rounded_between_kernels(tmp_path: Path, dtype: torch.dtype, equal: bool) -> None:
+    program = saved(tmp_path, lambda x: [(x * 1.1 + 0.3) * 0.7], torch.randn(64, dtype=dtype))
+    given = {"program": program, "requests": {"mul": "cut"}, "knobs": {}}
+    assert compare_request(given) == {"equal": equal}
 
 
 def test_a_rewriting_program_runs_in_torch_and_in_onnx_runtime(tmp_path: Path) -> None:

@@ -24,9 +24,9 @@ class Measured(CostModel):
         return Prices(cost, np.zeros(len(cost)), np.full(len(cost), self.noise), np.full(len(cost), 5))
 
 
-def opened(brings: list[float], luck: dict[int, float], noise: float):  # type: ignore[no-untyped-def]
+def opened(brings: list[float], luck: dict[int, float], noise: float, evals: int = 100):  # type: ignore[no-untyped-def]
     task, _ = fusion_on(Machine(name="one", devices=(Device(),)))
-    problem = task.open(chain(len(brings) + 1), Measured(np.array(brings), luck, noise), evals=100)
+    problem = task.open(chain(len(brings) + 1), Measured(np.array(brings), luck, noise), evals=evals)
     return problem, Measured(np.array(brings), {}, noise)
 
 
@@ -70,6 +70,17 @@ def test_what_is_not_shown_to_be_better_than_the_default_is_not_the_answer() -> 
     problem.settle(judge)
     assert inlined(problem) == [0, 1] and problem.best_cost == problem.initial_cost
     assert problem.notes == ["no answer was shown to be better than the default"]
+
+
+def test_what_was_decided_unpriced_stands_unless_its_price_is_infinite() -> None:
+    for last, answer in ((6.0, [1]), (np.inf, [0, 1])):
+        problem, _ = opened([6.0, 6.0], {}, noise=0.001, evals=0)
+        decision = problem.initial.copy()
+        decision[0, 0] = 0
+        problem.commit(decision)
+        problem.settle(Measured(np.array([6.0, 6.0]), {1: last}, 0.001))
+        assert inlined(problem) == answer
+    assert problem.notes == ["what was decided without any price cannot be used, so the default is the answer"]
 
 
 def test_computed_prices_are_not_judged_again(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,6 +15,7 @@ from weakref import WeakKeyDictionary
 import numpy as np
 
 from graphopt import cache_dir
+from graphopt.core.compiler import KNOBS
 from graphopt.core.errors import Unmeasured
 from graphopt.core.graph import Graph
 from graphopt.core.plan import Plans, Role
@@ -52,7 +53,8 @@ class Inductor(CostModel):
     `keep`, they keep freed memory. builders: processes that lower and compile;
     build_seconds: for one of them to answer.
 
-    A plan that does not compile, crashes or hangs costs inf.
+    A plan that does not compile, crashes or hangs costs inf. So does one that gives other bits than the default, unless
+    it decides about knobs that change rounding.
     """
 
     objective = "runtime"
@@ -79,7 +81,8 @@ class Inductor(CostModel):
 
     def price(self, plans: Plans) -> Prices:
         found = self.measured(plans.graph, [request_of(plans, b) for b in range(len(plans))])
-        timings = [one if isinstance(one, Timing) else None for one in found]
+        close = any(knob.numerics == "close" and knob.name in plans.choices for knob in KNOBS)
+        timings = [one if isinstance(one, Timing) and (one.equal or close) else None for one in found]
         return Prices(
             np.array([np.inf if t is None else t.seconds for t in timings]),
             np.array([float(t is None) for t in timings]),

@@ -27,6 +27,7 @@ BUILDER = "graphopt.hardware.measure.builds"  # whose `main` a build process run
 TASKS = {  # name -> module and function, which takes a mapping and gives one, both plain JSON
     "lower": ("graphopt.hardware.inductor.lowering", "lower_request"),
     "compile": ("graphopt.hardware.inductor.lowering", "compile_request"),
+    "compare": ("graphopt.hardware.measure.kinds.torch_kinds", "compare_request"),
 }
 Built = dict[str, Any]
 

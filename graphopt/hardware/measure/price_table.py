@@ -173,7 +173,8 @@ def is_comparison(line: Mapping[str, Any]) -> bool:
     if "failure" in line:
         return isinstance(line["failure"], str)
     return (all(is_seconds(line.get(key)) for key in ("seconds", "ratio", "rounds", "aa"))
-            and is_finite(line.get("noise")) and line["noise"] >= 0)  # fmt: skip
+            and is_finite(line.get("noise")) and line["noise"] >= 0
+            and isinstance(line.get("equal", True), bool))  # fmt: skip
 
 
 @dataclass(frozen=True)

@@ -5,11 +5,11 @@ Shape legend: R rounds, C columns (the default, its copy, then the other targets
 
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from math import ceil
 from statistics import median
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,16 +25,23 @@ MOST_ROUNDS = 400
 @dataclass(frozen=True, slots=True)
 class Runner:
     """run: one run. reset: what must happen before each run, outside of the time: runs that change their inputs would
-    otherwise drift to other numbers; None where nothing changes."""
+    otherwise drift to other numbers; None where nothing changes. bits: digest of what a run gives, where it counts."""
 
     run: Callable[[], Any]
     reset: Callable[[], None] | None = None
+    bits: str = ""
 
 
 Timed = Callable[[Runner, int], float]
 """Seconds of so many runs."""
-Column = Callable[[int], float]
-"""The same of one target, wherever it runs."""
+
+
+class Column(Protocol):
+    """Seconds of so many runs of one target, wherever it runs. bits: of its `Runner`."""
+
+    bits: str
+
+    def __call__(self, runs: int) -> float: ...
 
 
 def cpu_timed(clock: Callable[[], float]) -> Timed:
@@ -124,8 +131,15 @@ def spread_of(blocks: Sequence[float]) -> float:
     return float((high - low) / max(middle, 1e-12))
 
 
-Rounds = list[NDArray[np.float64]]
-"""Per process: [R, C] seconds of the default, its copy and the others."""
+class Rounds(list[NDArray[np.float64]]):
+    """Per process: [R, C] seconds of the default, its copy and the others. unequal: which of the others, counted from
+    1, give other bits than the default."""
+
+    def __init__(self, rounds: Iterable[NDArray[np.float64]] = ()) -> None:
+        super().__init__(rounds)
+        self.unequal = set[int]()
+
+
 RANGE_OF_QUARTILES = 1.349  # of normal numbers, in standard deviations
 
 
@@ -142,7 +156,7 @@ def timings_of(rounds: NDArray[np.float64]) -> list[Timing]:
     return _timings(rounds, np.median(ratios(rounds), axis=0), relative_errors(rounds))
 
 
-def timings_of_race(taken: Rounds) -> list[Timing]:
+def timings_of_race(taken: Sequence[NDArray[np.float64]]) -> list[Timing]:
     """The same from several processes: medians of theirs, which differ by more than rounds within one."""
     middle = np.array([np.median(ratios(rounds), axis=0) for rounds in taken])
     spread = middle.std(0, ddof=1) if len(taken) > 1 else np.max([relative_errors(r) for r in taken], axis=0)

@@ -9,7 +9,7 @@ import math
 import warnings
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -55,6 +55,7 @@ def fresh_rounds(default: Target, others: Sequence[Target], how: Comparing, proc
         if answer["errors"]:
             return Failure(*next(iter(answer["errors"].values())))
         taken.append(rounds_in(answer["rounds"]))
+        taken.unequal.update(answer["unequal"])
     return taken
 
 
@@ -141,7 +142,7 @@ class Service:
             return None
         if "failure" in line:
             return Failure(line["failure"], lasting=True)
-        return Timing(**{key: line[key] for key in ("seconds", "ratio", "noise", "rounds", "aa")})
+        return Timing(**{field.name: line[field.name] for field in fields(Timing) if field.name in line})
 
     def refuse(self, default: Target, target: Target, failure: Failure) -> Failure:
         """A target that does not run, as found elsewhere; remembered if that lasts."""
@@ -195,7 +196,8 @@ class Service:
             for at, (reason, lasting) in errors.items():
                 self._fail(default, batch[at - 1], Failure(reason, bool(lasting)))
             ran = [target for at, target in enumerate(batch, 1) if at not in errors]
-            self._keep(default, ran, timings_of(rounds_in(answer["rounds"])))
+            unequal = {batch[at - 1].digest for at in answer["unequal"]}
+            self._keep(default, ran, timings_of(rounds_in(answer["rounds"])), unequal)
             return []
         if answer.at is None and len(batch) > 1:  # the process ended or hung in the rounds of several
             return [[target] for target in batch]
@@ -215,19 +217,20 @@ class Service:
                 self._failed[default.digest, default.digest] = Failure(str(error))
                 raise
             if not isinstance(taken, Failure):
-                self._keep(default, batch, timings_of_race(taken))
+                self._keep(default, batch, timings_of_race(taken), {batch[at - 1].digest for at in taken.unequal})
             elif len(batch) > 1:
                 queue += [[other] for other in batch]
             else:
                 self._fail(default, batch[0], taken)
 
-    def _keep(self, default: Target, ran: list[Target], timings: list[Timing]) -> None:
-        """timings: of the default, then of what ran. Their seconds are by the first time of the default."""
+    def _keep(self, default: Target, ran: list[Target], timings: list[Timing], unequal: set[str]) -> None:
+        """timings: of the default, then of what ran. Their seconds are by the first time of the default. unequal:
+        digests of what gives other bits than the default."""
         first = self.known(default, default)
         seconds = first.seconds if isinstance(first, Timing) else timings[0].seconds
         new = list(zip(ran, timings[1:], strict=True))
         for target, timing in new if first else [(default, timings[0]), *new]:
-            timing = replace(timing, seconds=timing.ratio * seconds)
+            timing = replace(timing, seconds=timing.ratio * seconds, equal=target.digest not in unequal)
             self.counts["measured"] += 1
             self.table.add(self._line(default, target) | asdict(timing))
 

@@ -28,7 +28,7 @@ class Timing:
 
     ratio: median over rounds of its time over the default's in the same round. seconds: ratio x the default's first
     measured seconds. noise: relative standard error of the ratio, at least the deviation of `aa`. aa: the ratio of the
-    default's copy, which would be 1 without noise.
+    default's copy, which would be 1 without noise. equal: whether it gives the default's bits, if this was asked.
     """
 
     seconds: float
@@ -36,6 +36,7 @@ class Timing:
     noise: float
     rounds: int
     aa: float
+    equal: bool = True
 
 
 @dataclass(frozen=True, slots=True)

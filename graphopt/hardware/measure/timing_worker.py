@@ -3,9 +3,9 @@
 Its setting is {"device", "threads", "place", "kind", "layout"}; libraries of that kind of targets are loaded at once,
 on any processor. A request holds `targets`, of `Target.request`, and `how`, of
 `Measuring` or `Comparing` as JSON. With `alone`, the one target is timed by itself: {"seconds", "spread", "blocks"}.
-Else the first is the default, and the answer is {"rounds": [R, C] seconds, "errors": {target: [reason, lasting]}};
-columns are the default, its copy, and the other targets that can be run. While a target is made ready, the process
-tells its place in the request.
+Else the first is the default, and the answer is {"rounds": [R, C] seconds, "errors": {target: [reason, lasting]},
+"unequal": targets whose bits are not the default's}; columns are the default, its copy, and the other targets that can
+be run. While a target is made ready, the process tells its place in the request.
 """
 
 import importlib
@@ -78,17 +78,20 @@ class Bench:
             return own
         if request.get("alone"):
             return alone(self._here(self._loaded(0, targets[0], tell)), how)
-        columns, errors = self._of_default(targets[0], tell), dict[int, list[Any]]()
+        columns, errors, unequal = self._of_default(targets[0], tell), dict[int, list[Any]](), list[int]()
+        known = columns[0].bits == columns[1].bits  # else the program gives other bits in every process
         runs = [runs_for(column, how["block_seconds"]) for column in columns]
         for i, target in enumerate(targets[1:], 1):
             try:
                 column = self._ready(i, target, tell)
                 runs.append(runs_for(column, how["block_seconds"]))
                 columns.append(column)
+                unequal += [i] if known and column.bits != columns[0].bits else []
             except Exception as error:  # whatever a library raises: this one cannot be run, the others can
                 errors[i] = [in_words(error), lasts(error)]
         tell(at=None, more=how["seconds"] * len(columns))
-        return {"rounds": by_turns(columns, runs, how, np.random.default_rng(0)), "errors": errors}
+        taken = by_turns(columns, runs, how, np.random.default_rng(0))
+        return {"rounds": taken, "errors": errors, "unequal": unequal}
 
     def _of_default(self, target: dict[str, Any], tell: Tell) -> list[Column]:
         """The default and its copy, each with inputs of its own."""
@@ -109,7 +112,7 @@ class Bench:
 
     def _here(self, make: Callable[[], Runner]) -> Column:
         """In this process."""
-        return partial(self._timed(), make())
+        return Here(self._timed(), make())
 
     def _loaded(self, at: int, target: dict[str, Any], tell: Tell) -> Callable[[], Runner]:
         """What makes it ready, with all that it needs loaded here."""
@@ -137,6 +140,16 @@ class Bench:
         return cpu_timed(time.thread_time if self.threads == 1 else time.perf_counter)
 
 
+class Here:
+    """A target in this process."""
+
+    def __init__(self, timed: Timed, runner: Runner) -> None:
+        self._timed, self._runner, self.bits = timed, runner, runner.bits
+
+    def __call__(self, runs: int) -> float:
+        return self._timed(self._runner, runs)
+
+
 class Fork:
     """A target in a fork of this process, where nothing else allocates, as in a process that runs this target alone.
     The largest block that a process has freed moves glibc's thresholds, and so decides which pages fault in every run.
@@ -154,12 +167,13 @@ class Fork:
             process.start()
         theirs.close()
         weakref.finalize(self, process.kill)
+        self.bits = ""
         self(0)  # until it is ready
 
     def __call__(self, runs: int) -> float:
         self._pipe.send(runs)
         try:
-            taken, error = self._pipe.recv()
+            taken, self.bits, error = self._pipe.recv()
         except (EOFError, ConnectionError):
             sys.exit("a target has ended the process that runs it")
         if error is None:
@@ -176,11 +190,11 @@ def _serve_runs(pipe: Any, make: Callable[[], Column], layout: int) -> None:
     with suppress(EOFError):
         while True:
             runs = pipe.recv()
-            answer: tuple[float, tuple[str, bool, bool] | None]
+            answer: tuple[float, str, tuple[str, bool, bool] | None]
             try:
                 column = column or make()
-                answer = (column(runs), None)
+                answer = (column(runs), column.bits, None)
             except Exception as error:  # whatever a library raises
-                answer = (0.0, (in_words(error), lasts(error), isinstance(error, UserError)))
+                answer = (0.0, "", (in_words(error), lasts(error), isinstance(error, UserError)))
             pipe.send(answer)
     del held

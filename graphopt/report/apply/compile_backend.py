@@ -31,7 +31,7 @@ from graphopt.core.cli import composed
 from graphopt.core.compiler import KNOBS, Numerics
 from graphopt.core.compiler import options as options_of
 from graphopt.core.errors import UserError
-from graphopt.core.graph import GraphError
+from graphopt.core.graph import Graph, GraphError
 from graphopt.graphs.readers.pytorch.program_file import FxProgram, Phase, key_of, packed_program, unpacked_program
 from graphopt.graphs.readers.pytorch.program_inputs import InputSpec
 from graphopt.hardware.apply.allocator import use_allocator
@@ -40,7 +40,8 @@ from graphopt.hardware.costs.inductor import NOTHING, Learned
 from graphopt.hardware.inductor.captured import as_graph, phase_of
 from graphopt.hardware.inductor.lowering import Request, Requests, carried_out, check_version, lower, replaced
 from graphopt.hardware.inductor.strided_reads import with_strided_reads_fixed
-from graphopt.hardware.requests import CompilerRequest, request_of
+from graphopt.hardware.measure.target import Failure
+from graphopt.hardware.requests import CompilerRequest, LoweredRequests, request_of
 from graphopt.hardware.search.compiler_policy import CompilerPolicy, predictions
 from graphopt.problems.optimizer import solve
 from graphopt.report.answer import Answer
@@ -187,6 +188,7 @@ def unmeasured(program: FxProgram, numerics: Numerics) -> CompilerRequest:
                       "for CPUs only; measure with cost=inductor and give decisions", stacklevel=2)  # fmt: skip
         return NOTHING
     parts = _decider(numerics)
+    assert isinstance(parts.cost, Learned)
     try:
         graph = as_graph(program, name=program.phase, family="compiled")
         graph = replace(graph, program=packed_program(program))
@@ -195,9 +197,18 @@ def unmeasured(program: FxProgram, numerics: Numerics) -> CompilerRequest:
         warnings.warn(f"nothing is decided about a {program.phase} graph: {error}", stacklevel=2)
         return NOTHING
     request, ratio = request_of(problem.solution().plans, 0), problem.best_cost / problem.initial_cost
+    if numerics == "equal" and request != NOTHING and not _equal(parts.cost.requests, graph, request):
+        log.info("%s: as by default; what was decided gives other bits, or cannot be run", program.phase)
+        return NOTHING
     log.info("%s: %s; %.3f of the default's time predicted", program.phase, "; ".join(changes_of(request)) or "as by "
              "default", ratio)  # fmt: skip
     return request
+
+
+def _equal(requests: LoweredRequests, graph: Graph, request: CompilerRequest) -> bool:
+    """Whether it gives the bits of the default, on drawn inputs and one thread; another process runs both."""
+    found = requests.builds.ask("compare", requests.request(graph, request)).result()
+    return not isinstance(found, Failure) and bool(found["equal"])
 
 
 def changes_of(request: CompilerRequest) -> list[str]:

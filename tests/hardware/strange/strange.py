@@ -1,5 +1,5 @@
 """Measuring and build processes that do what they are told, also the worst. payload of a target: `spin`, the work of a
-run; `does`; `flag`, a file by which something happens only once."""
+run; `does`; `flag`, a file by which something happens only once; `bits`, what a run gives; `process`: its number."""
 
 import json
 import os
@@ -75,7 +75,8 @@ def load(payload: dict[str, Any], device: str) -> Runner:
             happen(does, "run", flag)  # in the rounds, not when it is found out how many runs make a block
         return sum(range(work * 10))
 
-    return Runner(run)
+    bits = payload.get("bits", "")
+    return Runner(run, bits=str(os.getpid()) if bits == "process" else bits)
 
 
 def happen(does: str, when: str, flag: Path) -> None:

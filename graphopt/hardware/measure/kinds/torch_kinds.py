@@ -6,8 +6,9 @@ for `eager`. `program`: `path` of a rewriting program's ONNX file and `dims`, si
 op of the rewriting vocabulary: `name`, `params`, `inputs` [[shape, dtype], ...].
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache
+from hashlib import sha256
 from math import ceil, prod
 from typing import Any
 
@@ -18,6 +19,8 @@ from torch import Tensor
 from graphopt.core.errors import ConfigError, UserError
 from graphopt.core.utils.plain_json import tuples
 from graphopt.graphs.readers.pytorch.program_file import load_program, make_inputs
+from graphopt.graphs.readers.pytorch.program_inputs import raw
+from graphopt.hardware.inductor.lowering import lower_request
 from graphopt.hardware.measure.rounds import Runner, Timed
 from graphopt.rewrite.equivalence import random_inputs
 from graphopt.rewrite.io.onnx_import import import_onnx
@@ -51,23 +54,50 @@ def load_inductor(payload: dict[str, Any], device: str) -> Runner:
     module = PyCodeCache.load_by_key_path(payload["digest"], payload["source"])
     inputs = make_inputs(program.inputs, payload["seed"], program.device)
     if device == "cuda":
-        return _cuda_graph(runner_of(module.call, inputs))
+        return _cuda_graph(runner_of(module.call, inputs, program.donated))
     program.gm(*[tensor.clone() for tensor in inputs])  # once op by op, as in users' processes: what that frees counts
-    return runner_of(module.call, inputs)
+    return runner_of(module.call, inputs, program.donated)
 
 
-def runner_of(call: Callable[[list[Tensor]], Any], inputs: list[Tensor]) -> Runner:
+def compare_request(given: Mapping[str, Any]) -> dict[str, bool]:
+    """given: as `lower_request` takes it. `equal`: whether that code gives the bits of the default's, on drawn inputs.
+    Raises GraphError where one of them cannot be lowered."""
+    found = list[str]()
+    default: dict[str, Any] = {"requests": {}, "knobs": {}}
+    for asked in (default, {}):
+        built = lower_request({**given, **asked})
+        payload = {"source": built["source"], "digest": built["key"], "program": given["program"], "seed": 0}
+        with torch.inference_mode():
+            found.append(load_inductor(payload, load_program(given["program"]).device).bits)
+    return {"equal": found[0] == found[1]}
+
+
+def runner_of(call: Callable[[list[Tensor]], Any], inputs: list[Tensor],
+              donated: Sequence[int] | None = None) -> Runner:  # fmt: skip
     """call may empty its list, and change tensors in place. Tensors that its first run changes are restored before
-    every run, so every run sees the same numbers."""
-    pristine = [tensor.clone() for tensor in inputs]
-    call(list(inputs))
+    every run, so every run sees the same numbers. donated: inputs that it may leave with anything; None: nobody asks
+    for its bits."""
+    pristine, bits = [tensor.clone() for tensor in inputs], ""
+    torch.manual_seed(0)
+    results = call(list(inputs))
+    if donated is not None:
+        bits = bits_of([*results, *(tensor for i, tensor in enumerate(inputs) if i not in donated)])
+    del results
     changed = [(now, kept) for now, kept in zip(inputs, pristine) if not _same(now, kept)]
 
     def reset() -> None:
         for now, kept in changed:
             now.copy_(kept)
 
-    return Runner(lambda: call(list(inputs)), reset if changed else None)
+    return Runner(lambda: call(list(inputs)), reset if changed else None, bits)
+
+
+def bits_of(tensors: Iterable[Any]) -> str:
+    """A digest of all elements; of what is no tensor, of its text."""
+    digest = sha256()
+    for tensor in tensors:
+        digest.update(raw(tensor.cpu()) if isinstance(tensor, Tensor) else repr(tensor).encode())
+    return digest.hexdigest()
 
 
 def _same(a: Tensor, b: Tensor) -> bool:
@@ -127,7 +157,7 @@ def _cuda_graph(runner: Runner) -> Runner:
         """held: the tensors that the graph reads and writes have to live as long as it."""
         graph.replay()
 
-    return Runner(run, runner.reset)
+    return Runner(run, runner.reset, runner.bits)
 
 
 def cuda_clock() -> Timed:
