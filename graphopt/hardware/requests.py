@@ -99,6 +99,13 @@ def plans_of(graph: Graph, requests: Sequence[CompilerRequest]) -> Plans:
     return Plans(graph, np.zeros(shape, np.int16), np.zeros(shape), inline, choices={CUT: cut, **knobs})
 
 
+def least_of_other_bits(table: PriceTable, graph: Graph) -> float:
+    """The least time over the default's of what was measured of a graph and gives other bits; 1 where none is below."""
+    own = {line["digest"] for line in table.requests() if line.get("program") == graph_key(graph) and "digest" in line}
+    found = (line["ratio"] for line in table.comparisons() if line["digest"] in own and not line.get("equal", True))
+    return min(found, default=1.0)
+
+
 class LoweredRequests:
     """The lines of requests of a table of prices, in one environment; beside them, graphs' programs as files that
     processes read. builds: the processes that lower."""

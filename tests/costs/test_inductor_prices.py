@@ -1,7 +1,7 @@
 """Programs as TorchInductor compiles them: what is asked of it, what is remembered, what fails."""
 
 import math
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import numpy as np
@@ -19,9 +19,11 @@ from graphopt.graphs.readers.pytorch.program_file import packed_program
 from graphopt.hardware.code_time import SHIPPED
 from graphopt.hardware.costs.inductor import Inductor, Learned
 from graphopt.hardware.inductor.captured import as_graph, capture_step
+from graphopt.hardware.measure.price_table import PriceTable
 from graphopt.hardware.measure.target import Failure, Timing
-from graphopt.hardware.requests import CompilerRequest, plans_of, request_of
+from graphopt.hardware.requests import CompilerRequest, graph_key, least_of_other_bits, plans_of, request_of
 from graphopt.problems.tasks.fusion import Fusion
+from graphopt.report.apply.optimized import Optimized
 
 CORE = Device(name="cpu", launch=1e-6, vector_flops=1e11, contraction_flops=3e11, bandwidth=2e10)
 QUICK = turns(block_seconds=0.001, rounds=3, noise=0.5, seconds=0.05, limit_seconds=120)
@@ -32,10 +34,14 @@ def scaled_rows(x: Tensor, w: Tensor) -> list[Tensor]:
     return [torch.tanh(x * scale * w) + x * scale]
 
 
+def captured(rows: int) -> Graph:
+    program = capture_step(scaled_rows, [torch.randn(rows, 128), torch.randn(128)])
+    return replace(as_graph(program, name="rows", family="rows"), program=packed_program(program))
+
+
 @pytest.fixture(scope="module")
 def graph() -> Graph:
-    program = capture_step(scaled_rows, [torch.randn(64, 128), torch.randn(128)])
-    return replace(as_graph(program, name="rows", family="rows"), program=packed_program(program))
+    return captured(64)
 
 
 def task(numerics: str | None = "close") -> Fusion:
@@ -102,6 +108,23 @@ def test_other_bits_cost_inf_unless_rounding_may_change(graph: Graph, tmp_path: 
         fusion = task(numerics)
         prices = cost.price(fusion.realise(graph, fusion.initial(graph)[None].repeat(2, 0)))
         assert prices.cost.tolist() == [2.0, second] and prices.excess.tolist() == [0.0, float(math.isinf(second))]
+
+
+def test_the_report_says_what_other_bits_would_bring(graph: Graph, tmp_path: Path) -> None:
+    table, timing = PriceTable(tmp_path / "measured.jsonl"), Timing(1.0, 0.5, 0.01, 9, 1.0)
+    told = [("same", replace(timing, ratio=0.4)), ("other", replace(timing, ratio=0.6, equal=False)),
+            ("elsewhere", replace(timing, ratio=0.2, equal=False))]  # fmt: skip
+    with table.turn():
+        for digest, found in told:
+            table.add({"digest": digest, "default": "d", "environment": "e", **asdict(found)})
+            program = graph_key(graph) if digest != "elsewhere" else "another"
+            table.add({"request": digest, "environment": "e", "program": program, "digest": digest, "features": {}})
+    others = {"forward": least_of_other_bits(table, graph), "backward": least_of_other_bits(table, captured(32))}
+    assert others == {"forward": 0.6, "backward": 1.0}
+    said = 'forward: 0.600 with other bits, which numerics="close" allows'
+    for numerics, lines in (("equal", 1), ("close", 0)):
+        report = Optimized(torch.nn.ReLU(), {}, {}, (), numerics, others=others).report()
+        assert report.count("other bits") == report.count(said) == lines
 
 
 @pytest.mark.slow

@@ -144,7 +144,8 @@ def capture_compiled(fn: Callable[..., Any] | nn.Module, inputs: Any) -> dict[st
         backpropagate(compiled(*args, **kwargs))
     torch._dynamo.reset()
     if not spy.programs:
-        raise GraphError("torch.compile made no graph of it; give a function or module that computes with tensors")
+        raise GraphError("torch.compile made no graph of it; give a function or module that computes with tensors, "
+                         "without nn.LSTM, nn.GRU and nn.RNN, which it leaves alone")  # fmt: skip
     named: dict[str, FxProgram] = {}
     for _, program in sorted(spy.programs.items()):
         if any(node.op == "call_function" for node in program.gm.graph.nodes):

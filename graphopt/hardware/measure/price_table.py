@@ -94,6 +94,10 @@ class PriceTable:
         """All lines of requests to a compiler."""
         return list(self._lowered.values())
 
+    def comparisons(self) -> list[Line]:
+        """All lines of targets against a default that could be measured."""
+        return [line for line in self._known.values() if "ratio" in line]
+
     def environments(self) -> list[str]:
         """Where something was measured."""
         return sorted({environment for _, _, environment in self._known})

@@ -21,7 +21,8 @@ from graphopt.graphs.readers.pytorch.program_inputs import raw
 from graphopt.hardware.apply.allocator import use_allocator
 from graphopt.hardware.costs.inductor import NOTHING, Allocator, Inductor
 from graphopt.hardware.inductor.captured import as_graph, backpropagate, capture_compiled
-from graphopt.hardware.requests import CompilerRequest, request_of
+from graphopt.hardware.measure.price_table import PriceTable
+from graphopt.hardware.requests import CompilerRequest, least_of_other_bits, request_of
 from graphopt.report.answer import Answer
 from graphopt.report.apply.compile_backend import Alike, alike_of, changes_of, decided
 from graphopt.run.config.construct import construct
@@ -56,8 +57,9 @@ class Check:
 class Optimized(nn.Module):
     """Called as `module` is, whose weights it uses. answers: by names of graphs (`inference`, or `forward` and
     `backward`), each with all that was measured; undone: names of those whose decision is not used, since outputs or
-    gradients would not have been as they have to be. allocator: of graphs, seconds by default with memory kept and with
-    the user's malloc, where memory is kept.
+    gradients would not have been as they have to be. others: of graphs, the least time over the default's of what was
+    measured and gives other bits. allocator: of graphs, seconds by default with memory kept and with the user's malloc,
+    where memory is kept.
 
     Inputs of other shapes make graphs of the same structure, which keep a decision unless a loss is predicted there.
     Calls with gradients where none were asked for make graphs that nothing was decided about: they are compiled by
@@ -69,9 +71,10 @@ class Optimized(nn.Module):
     def __init__(self, module: nn.Module, answers: Mapping[str, Answer], decisions: Mapping[str, CompilerRequest],
                  undone: tuple[str, ...], numerics: Numerics,
                  allocator: Mapping[str, tuple[float, float]] | None = None,
-                 alike: Mapping[str, Alike] = MappingProxyType({})) -> None:  # fmt: skip
+                 alike: Mapping[str, Alike] = MappingProxyType({}),
+                 others: Mapping[str, float] = MappingProxyType({})) -> None:  # fmt: skip
         super().__init__()
-        self.allocator = dict(allocator or {})
+        self.allocator, self.others = dict(allocator or {}), dict(others)
         self.module, self.answers, self.undone, self.numerics = module, dict(answers), undone, numerics
         compiled = torch.compile(module, backend=decided(decisions, alike=alike))
         object.__setattr__(self, "_compiled", compiled)  # no second module of the same weights
@@ -83,7 +86,9 @@ class Optimized(nn.Module):
         """A page of text: per graph times, noise, evaluations, what is done otherwise and what was declined."""
         kept = [f"memory kept: {name} takes {one * 1e3:.3f} ms by default, {other * 1e3:.3f} with the user's malloc, "
                 f"ratio {one / other:.3f}" for name, (one, other) in self.allocator.items()]  # fmt: skip
-        return "\n".join([page(type(self.module).__name__, self.answers, self.undone, self.numerics), *kept])
+        close = [f'{name}: {ratio:.3f} with other bits, which numerics="close" allows'
+                 for name, ratio in self.others.items() if ratio < 1 and self.numerics == "equal"]  # fmt: skip
+        return "\n".join([page(type(self.module).__name__, self.answers, self.undone, self.numerics), *close, *kept])
 
     __str__ = report
 
@@ -120,8 +125,10 @@ def optimized(module: nn.Module, inputs: Any, *, backward: bool, numerics: Numer
     gains = dict[str, tuple[float, float]]()
     if allocator == "keep":
         gains = {name: cost.kept_and_not(answer.graph) for name, answer in answers.items()}
+    prices = PriceTable(cost.service.table.path)
     return Optimized(module, answers, {keys[name]: found[name] for name in kept}, undone, numerics, gains,
-                     dict(alike_of(programs[name], found[name]) for name in kept))  # fmt: skip
+                     dict(alike_of(programs[name], found[name]) for name in kept),
+                     {name: least_of_other_bits(prices, answer.graph) for name, answer in answers.items()})  # fmt: skip
 
 
 def _kept(names: list[str], outcome: Callable[[list[str]], list[Tensor]], numerics: Numerics) -> list[str]:
@@ -172,7 +179,7 @@ def page(module: str, answers: Mapping[str, Answer], undone: tuple[str, ...], nu
         if name in undone:
             changes = [f"declined, {FORBIDDEN[numerics]} (ratio {ratio:.3f}): " + "; ".join(changes)]
         elif not changes and searched >= 1:
-            changes = ["as by default", "declined: nothing that was tried took less time"]
+            changes = ["as by default", "declined: nothing that was tried and is allowed took less time"]
         elif not changes:
             changes = ["as by default", f"declined: the lowest ratio while searching, {searched:.3f}, was not shown to "
                                         "be below 1 beyond noise in fresh processes"]  # fmt: skip
