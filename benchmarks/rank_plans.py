@@ -1,6 +1,6 @@
 """How well `cost=learned`, as it ships, ranks measured plans of programs that it was not fitted to.
 
-`python benchmarks/rank_plans.py results/hardware_last/measured.jsonl` runs nothing. It reads measured codes and their
+`python benchmarks/rank_plans.py results/hardware_unseen/measured.jsonl` runs nothing. It reads measured codes and their
 times over the default's. Plans near the default ask for little, or for knobs alone. Graphs count whose times have at
 least 3 % between their quartiles. 95 % intervals are over graphs. again: the same of a second measurement as noisy.
 `--left-out 8` ranks by costs that are fitted to the same table, an eighth of its graphs left out at a time; `--share

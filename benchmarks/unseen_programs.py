@@ -2,8 +2,8 @@
 
 `python run.py experiment=hardware_fusion dataset.source=benchmarks/unseen_programs.py dataset.graphs=compiled`
 
-Every one is written after its paper's formula, and takes some milliseconds a run on one core. Those in `LATER` and
-`LAST` are of results/hardware_last; results/hardware_unseen has the others.
+Every one is written after its paper's formula, and takes some milliseconds a run on one core. Those in `LATER`, then
+those in `LAST`, were added after looks at the others (results/hardware_unseen).
 """
 
 import math

@@ -1,6 +1,6 @@
 """What stored answers gain in a user's process, over whole steps of a program.
 
-`python benchmarks/users_process.py results/hardware_last benchmarks/unseen_programs.py --algo compiler_policy`
+`python benchmarks/users_process.py results/hardware_unseen benchmarks/unseen_programs.py --algo compiler_policy`
 
 A step is the forward pass and, where something is learned, the backward pass, as `torch.compile` makes them. Each
 process compiles one program, by itself or with the answers carried out, and times its steps, one thread. The two take

@@ -3,7 +3,7 @@
 Readers of compilers' own graphs (`graphopt.hardware.inductor`) note `stored` in the attributes of every op that the
 compiler can as well compute where it is read. Knobs are declared here: nothing else of a compiler is ever set by what a
 file says. Equal: the same operators in the same precision. Outputs are nearly always the same bit for bit, which
-`cost=inductor` checks: a sum may be taken in other parts, and a value of 16 bits is rounded where it is stored. Close:
+`cost=inductor` checks. A sum may be taken in other parts, and a value of 16 bits is rounded between two kernels. Close:
 arithmetic changes, so a user has to allow it.
 """
 
