@@ -383,6 +383,7 @@ class Problem(ABC):
         elif self.finalists is not None and math.isinf(self.solution().price(judge).cost):
             self.notes.append("what was decided without any price cannot be used, so the default is the answer")
             self.take_best(self.default_state())
+            self.best_cost = self.initial_cost
 
     @abstractmethod
     def default_state(self) -> Any:

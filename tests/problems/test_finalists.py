@@ -80,6 +80,7 @@ def test_what_was_decided_unpriced_stands_unless_its_price_is_infinite() -> None
         problem.commit(decision)
         problem.settle(Measured(np.array([6.0, 6.0]), {1: last}, 0.001))
         assert inlined(problem) == answer
+    assert problem.best_cost == problem.initial_cost
     assert problem.notes == ["what was decided without any price cannot be used, so the default is the answer"]
 
 
