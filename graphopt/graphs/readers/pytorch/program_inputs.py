@@ -1,9 +1,10 @@
 """What a program is run on: a description of each input tensor, from which tensors like it are made."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from hashlib import sha256
 from math import prod
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -88,6 +89,14 @@ def raw(tensor: Tensor) -> bytes:
     flat = tensor.resolve_conj().resolve_neg().contiguous().reshape(-1)
     flat = flat if flat.stride() == (1,) else flat.clone(memory_format=torch.contiguous_format)  # of one element
     return flat.view(torch.uint8).numpy().tobytes()
+
+
+def bits_of(values: Iterable[Any]) -> str:
+    """A digest of all elements of tensors; of what is no tensor, of its text."""
+    digest = sha256()
+    for value in values:
+        digest.update(raw(value.detach().cpu()) if isinstance(value, Tensor) else repr(value).encode())
+    return digest.hexdigest()
 
 
 def from_raw(values: bytes, shape: Sequence[int], dtype: str) -> Tensor:

@@ -6,9 +6,8 @@ for `eager`. `program`: `path` of a rewriting program's ONNX file and `dims`, si
 op of the rewriting vocabulary: `name`, `params`, `inputs` [[shape, dtype], ...].
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache
-from hashlib import sha256
 from math import ceil, prod
 from typing import Any
 
@@ -19,8 +18,7 @@ from torch import Tensor
 from graphopt.core.errors import ConfigError, UserError
 from graphopt.core.utils.plain_json import tuples
 from graphopt.graphs.readers.pytorch.program_file import load_program, make_inputs
-from graphopt.graphs.readers.pytorch.program_inputs import raw
-from graphopt.hardware.inductor.lowering import lower_request
+from graphopt.graphs.readers.pytorch.program_inputs import bits_of
 from graphopt.hardware.measure.rounds import Runner, Timed
 from graphopt.rewrite.equivalence import random_inputs
 from graphopt.rewrite.io.onnx_import import import_onnx
@@ -62,6 +60,8 @@ def load_inductor(payload: dict[str, Any], device: str) -> Runner:
 def compare_request(given: Mapping[str, Any]) -> dict[str, bool]:
     """given: as `lower_request` takes it. `equal`: whether that code gives the bits of the default's, on drawn inputs.
     Raises GraphError where one of them cannot be lowered."""
+    from graphopt.hardware.inductor.lowering import lower_request
+
     found = list[str]()
     default: dict[str, Any] = {"requests": {}, "knobs": {}}
     for asked in (default, {}):
@@ -90,14 +90,6 @@ def runner_of(call: Callable[[list[Tensor]], Any], inputs: list[Tensor],
             now.copy_(kept)
 
     return Runner(lambda: call(list(inputs)), reset if changed else None, bits)
-
-
-def bits_of(tensors: Iterable[Any]) -> str:
-    """A digest of all elements; of what is no tensor, of its text."""
-    digest = sha256()
-    for tensor in tensors:
-        digest.update(raw(tensor.cpu()) if isinstance(tensor, Tensor) else repr(tensor).encode())
-    return digest.hexdigest()
 
 
 def _same(a: Tensor, b: Tensor) -> bool:
