@@ -3,6 +3,7 @@
 import subprocess
 import sys
 from collections.abc import Callable
+from concurrent.futures import Future
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
@@ -13,15 +14,18 @@ from torch import Tensor, nn
 from torch._inductor.utils import run_and_get_code
 
 import graphopt
+from graphopt.core.compiler import Numerics
 from graphopt.core.errors import UserError
 from graphopt.graphs.readers.pytorch.capture import sources
 from graphopt.graphs.readers.pytorch.program_file import FxProgram, key_of, packed_program, unpacked_program
 from graphopt.hardware.apply import allocator as allocating
 from graphopt.hardware.code_time import CodeTime
-from graphopt.hardware.costs.inductor import CompilerRequest
+from graphopt.hardware.costs.inductor import NOTHING, CompilerRequest
 from graphopt.hardware.inductor.captured import as_graph, capture_compiled
 from graphopt.hardware.inductor.lowering import digest_of
+from graphopt.hardware.measure.builds import Builds, Built
 from graphopt.hardware.measure.service import Service
+from graphopt.hardware.measure.target import Failure
 from graphopt.report.apply import compile_backend
 from graphopt.report.apply.compile_backend import alike_of, decided
 from graphopt.report.apply.optimized import TOLERANCE, Check, Optimized, _kept
@@ -171,7 +175,7 @@ def corrected(x: Tensor, y: Tensor, t: Tensor) -> Tensor:
 
 
 def test_without_decisions_the_policy_decides_unmeasured(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Service, "compare", lambda *_: pytest.fail("nothing is measured"))
+    monkeypatch.setattr(Service, "compare", lambda *_: pytest.fail("nothing is searched for"))
     x, y, t = torch.rand(256, 512), torch.rand(256, 512), torch.tensor(7.0)
     torch._dynamo.reset()
     made, (source,) = run_and_get_code(lambda: torch.compile(corrected, backend=compile_backend.backend)(x, y, t))
@@ -180,15 +184,26 @@ def test_without_decisions_the_policy_decides_unmeasured(monkeypatch: pytest.Mon
     assert torch.equal(made, usual) and buffers(source) > buffers(default)
 
 
-def test_what_gives_other_bits_is_not_decided_unmeasured(monkeypatch: pytest.MonkeyPatch) -> None:
+COMPARED: list[tuple[Numerics, Built | Failure, bool]] = [
+    ("equal", {"equal": True, "ratio": 0.9}, True),
+    ("equal", {"equal": True, "ratio": 1.02}, False),
+    ("equal", {"equal": False, "ratio": 0.9}, False),
+    ("close", {"equal": False, "ratio": 0.9}, True),
+    ("close", Failure("does not compile"), False),
+]
+
+
+@pytest.mark.parametrize(("numerics", "found", "kept"), COMPARED)
+def test_what_is_decided_by_prediction_is_kept_where_it_is_faster_with_the_same_bits(
+    monkeypatch: pytest.MonkeyPatch, numerics: Numerics, found: Built | Failure, kept: bool
+) -> None:
     torch._dynamo.reset()
     program = capture_compiled(corrected, (torch.rand(64, 512), torch.rand(64, 512), torch.tensor(7.0)))["inference"]
-    wanted = CompilerRequest({}, {"reads_threshold": 1})
+    wanted, ask, answer = CompilerRequest({}, {"reads_threshold": 1}), Builds.ask, Future[Built | Failure]()
+    answer.set_result(found)
     monkeypatch.setattr(compile_backend, "request_of", lambda *_: wanted)
-    for equal, decided_ in ((True, wanted), (False, CompilerRequest({}, {}))):
-        monkeypatch.setattr(compile_backend, "_equal", lambda *_, said=equal: said)
-        assert compile_backend.unmeasured(program, "equal") == decided_
-        assert compile_backend.unmeasured(program, "close") == wanted
+    monkeypatch.setattr(Builds, "ask", lambda *of: answer if of[1] == "compare" else ask(*of))
+    assert compile_backend.unmeasured(program, numerics) == (wanted if kept else NOTHING)
 
 
 def test_equal_is_to_the_bit_and_close_within_the_tolerance() -> None:

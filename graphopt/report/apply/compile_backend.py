@@ -1,5 +1,6 @@
 """Fusion decisions carried out by `torch.compile`: `torch.compile(module, backend="graphopt")` decides about each graph
-without measuring; with `options={"decisions": FOLDER}`, or `backend=decided(...)`, what was decided before counts.
+by predicted times, and compares that with the default for a moment. With `options={"decisions": FOLDER}`, or
+`backend=decided(...)`, what was decided before counts.
 
 Forward, backward and inference graphs are recognised by what Inductor is given to lower (`key_of`). A graph of the same
 operators on other shapes (`structure_of`) keeps a decision, unless `cost=learned` predicts a loss there. Others, that
@@ -153,8 +154,8 @@ def structure_of(gm: GraphModule, phase: Phase) -> tuple[str, tuple[str, ...]]:
 
 def backend(gm: GraphModule, example_inputs: Sequence[Any], *, options: Mapping[str, Any] | None = None) -> Any:
     """What `torch.compile(backend="graphopt")` finds. options: `decisions`, a folder of decision files; without it
-    `algo=compiler_policy` decides, with nothing measured, and `numerics` is `equal` (the same bits) or `close`.
-    `allocator`: `keep` where malloc is to keep freed memory in this process. The others are Inductor's own."""
+    `algo=compiler_policy` decides by predicted times (`unmeasured`), and `numerics` is `equal` (the same bits) or
+    `close`. `allocator`: `keep` where malloc is to keep freed memory in this process. The others are Inductor's own."""
     given = dict(options or {})
     use_allocator(given.pop("allocator", "user"))
     if "decisions" in given:
@@ -182,7 +183,8 @@ def _decider(numerics: Numerics) -> Parts:
 
 
 def unmeasured(program: FxProgram, numerics: Numerics) -> CompilerRequest:
-    """What `algo=compiler_policy` says of a program with a budget of 0. Raises UserError for other numerics."""
+    """What `algo=compiler_policy` says of a program with a budget of 0, where it is faster than the default when both
+    run for a moment, and gives the same bits unless `numerics` allows others. Raises UserError for other numerics."""
     if program.device != "cpu":
         warnings.warn(f"nothing is decided about a graph ({program.phase}) on a GPU: what predicts times knows code "
                       "for CPUs only; measure with cost=inductor and give decisions", stacklevel=2)  # fmt: skip
@@ -197,18 +199,27 @@ def unmeasured(program: FxProgram, numerics: Numerics) -> CompilerRequest:
         warnings.warn(f"nothing is decided about a {program.phase} graph: {error}", stacklevel=2)
         return NOTHING
     request, ratio = request_of(problem.solution().plans, 0), problem.best_cost / problem.initial_cost
-    if numerics == "equal" and request != NOTHING and not _equal(parts.cost.requests, graph, request):
-        log.info("%s: as by default; what was decided gives other bits, or cannot be run", program.phase)
+    if request == NOTHING:
+        log.info("%s: as by default; no gain is predicted", program.phase)
         return NOTHING
-    log.info("%s: %s; %.3f of the default's time predicted", program.phase, "; ".join(changes_of(request)) or "as by "
-             "default", ratio)  # fmt: skip
+    found = _compared(parts.cost.requests, graph, request, numerics)
+    if isinstance(found, str):
+        log.info("%s: as by default; %s", program.phase, found)
+        return NOTHING
+    log.info("%s: %s; %.3f of the default's time, %.3f predicted", program.phase, "; ".join(changes_of(request)), found,
+             ratio)  # fmt: skip
     return request
 
 
-def _equal(requests: LoweredRequests, graph: Graph, request: CompilerRequest) -> bool:
-    """Whether it gives the bits of the default, on drawn inputs and one thread; another process runs both."""
+def _compared(requests: LoweredRequests, graph: Graph, request: CompilerRequest, numerics: Numerics) -> float | str:
+    """Time over the default's, on drawn inputs and one thread; or why the default stays after all. Another process runs
+    both."""
     found = requests.builds.ask("compare", requests.request(graph, request)).result()
-    return not isinstance(found, Failure) and bool(found["equal"])
+    if isinstance(found, Failure):
+        return f"what was decided cannot be run: {found.reason}"
+    if numerics == "equal" and not found["equal"]:
+        return "what was decided gives other bits"
+    return float(found["ratio"]) if found["ratio"] < 1 else f"what was decided takes {found['ratio']:.2f} of its time"
 
 
 def changes_of(request: CompilerRequest) -> list[str]:

@@ -6,8 +6,9 @@ for `eager`. `program`: `path` of a rewriting program's ONNX file and `dims`, si
 op of the rewriting vocabulary: `name`, `params`, `inputs` [[shape, dtype], ...].
 """
 
+import time
 from collections.abc import Callable, Mapping, Sequence
-from functools import cache
+from functools import cache, partial
 from math import ceil, prod
 from typing import Any
 
@@ -19,13 +20,15 @@ from graphopt.core.errors import ConfigError, UserError
 from graphopt.core.utils.plain_json import tuples
 from graphopt.graphs.readers.pytorch.program_file import load_program, make_inputs
 from graphopt.graphs.readers.pytorch.program_inputs import bits_of
-from graphopt.hardware.measure.rounds import Runner, Timed
+from graphopt.hardware.measure.rounds import Column, Runner, Timed, by_turns, cpu_timed, ratios, runs_for
+from graphopt.hardware.measure.timing_worker import Fork, Here
 from graphopt.rewrite.equivalence import random_inputs
 from graphopt.rewrite.io.onnx_import import import_onnx
 from graphopt.rewrite.ir.execution import Executor, apply
 from graphopt.rewrite.ir.vocabulary import Operation
 
 POOL = (1 << 20) + 7  # random numbers that the inputs of ops are filled with, over and over
+COMPARED = {"rounds": 7, "noise": 0.01, "seconds": 0.4, "block_seconds": 0.01}  # as of `Comparing`
 WARM_UP = 3  # runs before a CUDA graph is captured: libraries choose their kernels in them
 
 
@@ -57,19 +60,27 @@ def load_inductor(payload: dict[str, Any], device: str) -> Runner:
     return runner_of(module.call, inputs, program.donated)
 
 
-def compare_request(given: Mapping[str, Any]) -> dict[str, bool]:
+def compare_request(given: Mapping[str, Any]) -> dict[str, Any]:
     """given: as `lower_request` takes it. `equal`: whether that code gives the bits of the default's, on drawn inputs.
-    Raises GraphError where one of them cannot be lowered."""
+    `ratio`: its time over the default's, by turns for a second or less, on a CPU and one thread. Raises GraphError
+    where one of them cannot be lowered."""
     from graphopt.hardware.inductor.lowering import lower_request
 
-    found = list[str]()
+    columns = list[Column]()
     default: dict[str, Any] = {"requests": {}, "knobs": {}}
-    for asked in (default, {}):
-        built = lower_request({**given, **asked})
-        payload = {"source": built["source"], "digest": built["key"], "program": given["program"], "seed": 0}
-        with torch.inference_mode():
-            found.append(load_inductor(payload, load_program(given["program"]).device).bits)
-    return {"equal": found[0] == found[1]}
+    with torch.inference_mode():
+        for asked in (default, {}):
+            built = lower_request({**given, **asked})
+            payload = {"source": built["source"], "digest": built["key"], "program": given["program"], "seed": 0}
+            load_inductor(payload, "cpu")  # compiles, so that the fork finds it compiled
+            columns.append(Fork(partial(_here, payload)))
+    runs = [runs_for(column, COMPARED["block_seconds"]) for column in columns]
+    taken = by_turns(columns, runs, COMPARED, np.random.default_rng(0))
+    return {"equal": columns[0].bits == columns[1].bits, "ratio": float(np.median(ratios(np.asarray(taken))))}
+
+
+def _here(payload: dict[str, Any]) -> Here:
+    return Here(cpu_timed(time.thread_time), load_inductor(payload, "cpu"))
 
 
 def runner_of(call: Callable[[list[Tensor]], Any], inputs: list[Tensor],
