@@ -24,10 +24,11 @@ def describe(head: Head, choice: int) -> str:
     return head.words[choice] if choice < len(head.words) else str(choice)
 
 
-def describe_op(decided: Choices, heads: Sequence[Head], row: NDArray[np.int16]) -> str:
-    """All choices [H] of one op, of a plan from random keys those that are known."""
-    words = {head.name: describe(head, int(c)) for head, c in zip(heads, row) if head.name in decided.described}
-    return next(iter(words.values())) if len(heads) == 1 else ", ".join(f"{h} {w}" for h, w in words.items())
+def describe_op(decided: Choices, heads: Sequence[Head], row: NDArray[np.int16], other: NDArray[np.int16]) -> str:
+    """The choices [H] of one op that another decision's are not, of a plan from random keys those that are known."""
+    words = {head.name: describe(head, int(choice)) for head, choice, beside in zip(heads, row, other)
+             if head.name in decided.described and choice != beside}  # fmt: skip
+    return ", ".join(words.values() if len(heads) == 1 else (f"{head} {word}" for head, word in words.items()))
 
 
 def differing(a: Choices, b: Choices) -> tuple[I64, list[str]]:

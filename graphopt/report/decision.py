@@ -114,17 +114,18 @@ def _show_changes(args: argparse.Namespace, decision: Any) -> None:
 
 
 def _list_ops(args: argparse.Namespace, ops: I64, columns: Sequence[tuple[str, Any, Decisions]]) -> None:
-    """A line for each op with its operator, where the graph lies near the file, and in words what each column chose."""
-    decided = columns[0][1]
+    """A line for each op with its operator, where the graph lies near the file, and in words what two columns chose
+    otherwise."""
+    (first, decided, one), (second, _, two) = columns
     graph, heads = near_graph(args.file, decided), heads_of(args.file, decided)
     known = ["in the model"] if decided.header.get("sources") else []
     rows = [
         [decided.op_names[op], "" if graph is None else OPERATORS[graph.kind[op]].name,
          *(printable(decided.source(decided.op_names[op])) for _ in known),
-         *(describe_op(of, heads, choices[op]) for _, of, choices in columns)]
+         *(describe_op(of, heads, own[op], other[op]) for (_, of, own), other in zip(columns, (two, one)))]
         for op in ops[: None if args.all else SHOWN]
     ]  # fmt: skip
-    _list("", ["op", "operator", *known, *(name for name, _, _ in columns)], rows, len(ops))
+    _list("", ["op", "operator", *known, first, second], rows, len(ops))
 
 
 def price_line(decision: Decided) -> str:
@@ -186,7 +187,7 @@ def _bisect(args: argparse.Namespace) -> int:
     found, names = answer.bisect(), answer.choices.op_names
     back = "in the same orders with all choices back" if answer.choices.plan else "default"
     say(f"price {found.judged:.6g}, {back} {found.default:.6g}, {len(found.changed):,} ops differ from the default")
-    change, heads = found.reverted / found.judged - 1, answer.solution.task.heads
+    change, heads, choices = found.reverted / found.judged - 1, answer.solution.task.heads, answer.choices
     if found.worst is None:
         say("no op costs: none that differs from the default gains when it goes back alone")
     else:
@@ -195,7 +196,7 @@ def _bisect(args: argparse.Namespace) -> int:
     rows, order = [], np.argsort(change, kind="stable")  # first those that cost, last those that earn
     for i in order[: None if args.all else SHOWN]:
         op = found.changed[i]
-        words = describe_op(answer.choices, heads, answer.choices.choices[op])
+        words = describe_op(choices, heads, choices.choices[op], choices.default[op])
         rows.append([names[op], OPERATORS[answer.graph.kind[op]].name, words, f"{100 * change[i]:+.3g} %"])
     title = "price change when the op alone goes back to its default"
     _list(title, ["op", "operator", "decision", "change"], rows, len(found.changed))
