@@ -38,12 +38,18 @@ from graphopt.hardware.measure.price_table import NAME, PACKED, Line, PriceTable
 from graphopt.hardware.requests import WORDS, CompilerRequest
 
 Features = Mapping[str, float]
-# Nanoseconds a unit, before anything is known: instructions by kind, bytes by cache, what is begun. Vectors are of 16.
-USUAL = {"v.simple": 0.2, "v.load": 0.3, "v.store": 2.0, "v.div": 3.0, "v.tanh": 40.0, "v.log": 12.0, "v.exp": 4.0,
-         "v.part_load": 1.5, "v.part_store": 10.0, "v.wide": 3.0, "v.strided": 2.0, "s.strided": 1.0,
-         "v.mask_load": 3.0, "v.mask_store": 5.0, "s.mask_load": 0.5, "s.mask_store": 0.5,
-         "s.simple": 0.5, "s.load": 1.0, "s.store": 1.0, "s.div": 1.5, "s.tanh": 15.0, "s.log": 10.0, "s.exp": 8.0,
-         "trips": 0.3, "bytes.near": 0.01, "bytes.middle": 0.03, "bytes.far": 0.08,
+# Nanoseconds a unit, before anything is fitted: instructions by kind, bytes by cache, what is begun. Most are of probes
+# (`graphopt measure calibrate`) on an AMD EPYC of family 26, by vectors of 16 numbers.
+USUAL = {"v.simple": 0.15, "v.load": 0.18, "v.store": 0.27, "v.div": 0.39, "v.sqrt": 0.83, "v.rsqrt": 1.64,
+         "v.exp": 2.7, "v.log": 4.3, "v.log1p": 7.7, "v.tanh": 15.6, "v.erf": 4.7, "v.sin": 2.4, "v.cos": 2.6,
+         "v.pow": 25.6, "v.fma": 0.15, "v.isnan": 0.1, "v.is_masked": 0.3, "v.to": 0.3, "v.div_floor_integer": 0.3,
+         "v.cascade_sum_combine": 1.0, "v.part_load": 0.96, "v.part_store": 5.2, "v.wide": 0.37, "v.strided": 2.0,
+         "v.mask_load": 9.0, "v.mask_store": 70.0, "v.missed_load": 5.1, "v.missed_store": 7.9,
+         "s.simple": 0.118, "s.load": 0.117, "s.store": 0.122, "s.div": 0.38, "s.sqrt": 0.86, "s.rsqrt": 1.65,
+         "s.exp": 1.2, "s.log": 1.3, "s.log1p": 5.9, "s.tanh": 8.9, "s.erf": 9.8, "s.sin": 2.4, "s.cos": 2.45,
+         "s.pow": 2.95, "s.fma": 0.1, "s.isnan": 0.1, "s.div_floor_integer": 0.2, "s.strided": 1.0,
+         "s.mask_load": 0.15, "s.mask_store": 0.2, "s.missed_load": 2.0, "s.missed_store": 0.01,
+         "trips": 0.3, "bytes.near": 0.001, "bytes.middle": 0.0044, "bytes.far": 0.012,
          "flops": 0.02, "nests": 500.0, "kernels": 1000.0, "calls": 3000.0}  # fmt: skip
 FUNCTION = 5.0  # ns, of other `v.NAME` and `s.NAME`
 SURE = 0.02  # relative difference of two times from which their order is taken as known

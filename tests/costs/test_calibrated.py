@@ -111,12 +111,14 @@ def test_a_single_number_is_computed_again_for_every_vector() -> None:
 
 
 def test_truth_values_and_vectors_that_are_not_full_have_costs_of_their_own() -> None:
-    of, table = chain(), {**TABLE, "truth_write": 3.0, "truth_read": 1.0, "write": 0.25}
+    of, table = chain(), {**TABLE, "truth_write": 3.0, "truth_read": 1.0, "missed_read": 8.0, "write": 0.25}
     assert nanoseconds(of, made(of), replace(BARE, vector=table)) == pytest.approx(SIZE * (3.0 + 0.25))
     assert nanoseconds(of, made(of), replace(BARE, part=10.0, lanes=7)) == pytest.approx(SIZE * 3.0 + 10.0)
-    buffers = tuple(replace(buffer, truth=buffer.name in ("b0", "b3")) for buffer in of.program.buffers)
-    masks = Estimate(replace(of.program, buffers=buffers))
-    assert nanoseconds(masks, made(masks), replace(BARE, vector=table)) == pytest.approx(SIZE * (3.0 + 3.0 + 1.0))
+    for missed in (0.0, 0.25):
+        buffers = tuple(replace(b, missed=missed if b.name in ("b0", "b3") else None) for b in of.program.buffers)
+        masks = Estimate(replace(of.program, buffers=buffers))
+        read = 1.0 + 8.0 * missed
+        assert nanoseconds(masks, made(masks), replace(BARE, vector=table)) == pytest.approx(SIZE * (3.0 + 3.0 + read))
 
 
 def test_inductors_own_rules_decide_where_nothing_is_asked() -> None:
@@ -171,12 +173,14 @@ def test_a_preset_is_what_probes_differ_by() -> None:
     for mode, times in (("vector", 1), ("scalar", 4)):
         seconds |= {f"{mode}_whole plain": 4e-6 * times, f"{mode}_whole wide": 20e-6 * times}
         seconds |= {f"{mode}_truth {name}": ns * 1e-6 for name, ns in (("plain", 2), ("write", 5), ("read", 3))}
+        seconds |= {f"{mode}_missed {name}": ns * 1e-6 for name, ns in (("write", 9), ("read", 2))}
     seconds |= {"rows whole": 2e-6, "rows short": 3e-6}
     found = derived(seconds, sizes)
     assert (found.part, found.lanes) == (pytest.approx(10.0), 8)
     assert found.vector["wide"] == pytest.approx(2.0) and found.scalar["wide"] == pytest.approx(8.0)
     assert found.vector["truth_write"] - found.vector["write"] == pytest.approx(3.0)
     assert found.vector["truth_read"] - found.vector["read"] == pytest.approx(1.0)
+    assert (found.vector["missed_write"], found.vector["missed_read"]) == (pytest.approx(8.0), 0.0)
     assert found.vector["exp"] == pytest.approx(2.0) and found.scalar["exp"] == pytest.approx(8.0)
     assert (found.result, found.kernel, found.flop) == pytest.approx((1000.0, 1000.0, 1.0))
     assert [cost for _, cost in found.read] == pytest.approx([0.0, 3.0])  # 1 and 4 ns of a byte

@@ -353,3 +353,5 @@ def test_what_makes_vectors_slow_counts_beside() -> None:
     assert source_work(aside) - whole == {"v.strided": 40}
     truth = KERNEL.replace("float* out_ptr0", "bool* out_ptr0")
     assert source_work(truth) - whole == {"v.mask_store": 20, "s.mask_store": 80}
+    missed = source_work(truth, [0.0, 0.25]) - source_work(truth)
+    assert missed == {"v.missed_store": 20 * 16 // 4, "s.missed_store": 80 // 4}

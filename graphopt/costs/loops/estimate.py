@@ -355,8 +355,10 @@ def moving(bodies: Bodies, stage: Stage, made: set[int], kept: Sequence[int], pr
     part = preset.part / stage.row if stage.tiled >= 0 and stage.row % preset.lanes else 0.0
 
     def moved(way: str, buffer: int) -> float:
-        truth = bodies.program.buffers[buffer].truth
-        return table.get(f"truth_{way}", table[way]) if truth else table[way]
+        missed = bodies.program.buffers[buffer].missed
+        if missed is None:
+            return table[way]
+        return table.get(f"truth_{way}", table[way]) + missed * table.get(f"missed_{way}", 0.0)
 
     cost, seen = sum(moved("write", buffer) + part for buffer in kept), set[Access]()
     for leaf in stage.leaves:

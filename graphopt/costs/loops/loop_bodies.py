@@ -38,15 +38,15 @@ class Read(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Buffer:
-    """numel, item: elements, and bytes of one. whole: of a whole-number type, so that it may hold indices. truth:
-    of truth values. kept: read by the caller."""
+    """numel, item: elements, and bytes of one. whole: of a whole-number type, so that it may hold indices. missed: of
+    truth values, the share that a processor guesses wrongly. kept: read by the caller."""
 
     name: str
     numel: int
     item: int
     whole: bool = False
     kept: bool = False
-    truth: bool = False
+    missed: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

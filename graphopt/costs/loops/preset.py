@@ -28,7 +28,8 @@ Level = tuple[float, float]
 class Preset:
     """Nanoseconds. vector, scalar: operation -> of one element, in loops that are and are not vectorised; `wide`: of an
     operation on numbers of 64 bits, on top; `read`, `write`: of an element in the nearest cache, `truth_read` and
-    `truth_write` of truth values; `uneven`: of one that the loop does not step to by one; `unknown`: of operations that
+    `truth_write` of truth values, `missed_read` and `missed_write` of one that the processor guesses wrongly, on top;
+    `uneven`: of one that the loop does not step to by one; `unknown`: of operations that
     were not measured. read, write: (bytes that were touched since, of one byte on top), ascending. part: of writing a
     vector that is not full, on top. result: of allocating a buffer and beginning the loop that writes it; kernel: of
     calling a compiled function; flop: of products of matrices. lanes: numbers of 32 bits in a vector.
@@ -114,6 +115,7 @@ def _levels(stored: Any) -> tuple[Level, ...]:
     return levels
 
 
+HALF = 0.5  # of truth values that are drawn with equal chances, which are guessed wrongly
 LEAST = 0.001  # ns of an operation: less is noise of a difference
 NS = 1e9
 
@@ -150,9 +152,11 @@ def _table_of_probes(ns: Mapping[str, float], mode: str, sizes: Mapping[str, int
     table["indirect_indexing"] = max((ns["gathered rows"] - ns["gathered plain"]) / gathered, LEAST)
     table["atomic_add"] = max((ns["gathered added"] - ns["gathered plain"]) / gathered, LEAST)
     table["wide"] = max((ns[f"{mode}_whole wide"] - ns[f"{mode}_whole plain"]) / times, LEAST)
-    masks, floats = (ns[f"{mode}_truth {name}"] / sizes["elements"] for name in ("write", "plain"))
-    table["truth_write"] = max(table["write"] + masks - floats, LEAST)
-    table["truth_read"] = max(table["read"] + ns[f"{mode}_truth read"] / sizes["elements"] - floats, LEAST)
+    for way in ("read", "write"):
+        plain, steady, drawn = (ns[f"{mode}_{name}"] / sizes["elements"]
+                                for name in ("truth plain", f"truth {way}", f"missed {way}"))  # fmt: skip
+        table[f"truth_{way}"] = max(table[way] + steady - plain, LEAST)
+        table[f"missed_{way}"] = max(drawn - steady, 0.0) / HALF
     table["unknown"] = table["mul"] + slow
     return table
 

@@ -4,17 +4,20 @@ The work is read off the text of the C++ source: instructions by kind, as often 
 is done on vectors, `s.KIND` on one number: `load`, `store`, `div`, functions by their names, and `simple`, all other
 arithmetic. Counted beside these are `part_load` and `part_store`, of fewer numbers than a vector has, which go through
 a buffer; `wide`, lines on numbers of 64 bits, which take two vectors; `mask_load` and `mask_store`, of truth values in
-memory; and `strided`, reads and writes that move to another cache line with every iteration. `trips`: iterations of
-loops. Constants and broadcasts are free.
+memory, and `missed_load` and `missed_store`, how many values of these a processor guesses wrongly (`truth_values`);
+and `strided`, reads and writes that move to another cache line with every iteration. `trips`: iterations of loops.
+Constants and broadcasts are free.
 """
 
 import re
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from torch._inductor.graph import GraphLowering
 from torch._inductor.scheduler import BaseSchedulerNode
+
+from graphopt.hardware.inductor.truth_values import missed_share_of
 
 _NUMBER = r"(?:static_cast<\w+>\()?\(?(-?\d+)L?\)*"
 _FOR = re.compile(rf"for\s*\(\s*(?:int64_t|long|int)\s+(\w+)\s*=\s*{_NUMBER};\s*\1\s*<\s*{_NUMBER};"
@@ -35,7 +38,8 @@ _VALUE = re.compile(r"\btmp\w*")
 _READ = re.compile(r"\w+\[")
 _NAME = re.compile(r"(?<![\w:])(?:std::|at::vec::|c10::|\.)?([a-z]\w*)(?:<[^()]*?>)?\(")
 _FREE = frozenset({"static_cast", "decltype", "float", "double", "bool", "int", "int64_t", "int32_t", "convert", "cast",
-                   "get", "to_float", "all_zero", "template", "if", "for", "loadu", "store", "c", "data"})  # fmt: skip
+                   "get", "to_float", "all_zero", "template", "if", "for", "loadu", "store", "c", "data", "alignas",
+                   "alignof", "size_t"})  # fmt: skip
 _NONE = re.compile(
     r"tmp\d+$|.*helper\d+$|inductor_|unique_ptr$|make_unique$"
 )  # what is called, but does no work of a loop
@@ -61,10 +65,14 @@ class _Scope(NamedTuple):
     loops: Mapping[str, _Loop]
 
 
-def source_work(kernel: str) -> Counter[str]:
-    """Instruction -> how often it runs, of the text of one kernel."""
+def source_work(kernel: str, missed: Sequence[float] = ()) -> Counter[str]:
+    """Instruction -> how often it runs, of the text of one kernel. missed: of each argument the share of truth values
+    that a processor guesses wrongly."""
     made, vectors = Counter[str](), set[str]()
-    masks = frozenset(re.findall(r"\bbool\* *(\w+)", kernel[: kernel.find("\n{")]))
+    arguments = re.findall(r"(\w+)\* *(?:__restrict__ )?(\w+)", kernel[: kernel.find("\n{")])
+    masks = {
+        name: share for (kind, name), share in zip(arguments, [*missed, *[0.0] * len(arguments)]) if kind == "bool"
+    }
     scopes, ahead = [_Scope(1.0, {})], None  # ahead: of the braces, or the statement, that come next
     for text in kernel[kernel.find("\n{") + 1 :].splitlines():
         line, now = text.strip(), ahead or scopes[-1]
@@ -105,8 +113,9 @@ def _share(condition: str, loops: Mapping[str, _Loop]) -> float:
     return min(share, 1.0)
 
 
-def _statement(line: str, vectors: set[str], masks: frozenset[str], loops: Mapping[str, _Loop]) -> Counter[str]:
-    """Of one line; adds to the names that hold vectors. masks: those of truth values in memory."""
+def _statement(line: str, vectors: set[str], masks: Mapping[str, float], loops: Mapping[str, _Loop]) -> Counter[str]:
+    """Of one line; adds to the names that hold vectors. masks: of truth values in memory, with shares of
+    `missed_shares`."""
     plain = _POINTER.sub("p", _INDEX.sub("i", line))
     named, written = _TARGET.match(plain), _WRITTEN.match(plain)
     value = named[2] if named else plain[written.end() :] if written else plain
@@ -125,7 +134,9 @@ def _statement(line: str, vectors: set[str], masks: frozenset[str], loops: Mappi
     lanes = max((loop.step for loop in loops.values()), default=1)
     kinds.update(f"part_{verb.removesuffix('u')}" for verb, count in _COUNTED.findall(line) if int(count) < lanes)
     way = "store" if ".store(" in value or written else "load"
-    kinds.update(f"mask_{way}" for name in _BASE.findall(line) if name in masks)
+    for name in _BASE.findall(line):
+        if name in masks:
+            kinds.update({f"mask_{way}": 1, f"missed_{way}": masks[name] * (lanes if wide else 1)})
     kinds.update({"wide": int(_TWO.search(line) is not None), "strided": _strided(line, loops)})
     return +Counter({f"{'v' if wide else 's'}.{kind}": count for kind, count in kinds.items()})
 
@@ -146,23 +157,27 @@ def _kinds(value: str) -> Counter[str]:
 
 
 _LOOP = re.compile(r"^( *)for\(", re.MULTILINE)
+_CALL = re.compile(r"^ +(\w+)\((.*)\)$", re.MULTILINE)
 NEAR, MIDDLE = 1 << 20, 1 << 24  # bytes: in a core's own cache, in one that cores share
-_KERNEL = re.compile(r"async_compile\.cpp_pybinding\(.*?^'''\)", re.MULTILINE | re.DOTALL)
+_KERNEL = re.compile(r"^(\w+) = async_compile\.cpp_pybinding\((.*?)^'''\)", re.MULTILINE | re.DOTALL)
 
 
-def features(graph: GraphLowering, source: str) -> dict[str, float]:
+def features(graph: GraphLowering, source: str, missed: Mapping[str, float]) -> dict[str, float]:
     """`bytes`: read and written by kernels; `kernels` and `nests` (outermost loops) in the source; `calls`: of
     functions of libraries, `flops` theirs; of C++ only `v.KIND`, `s.KIND` and `trips` of `source_work`; `bytes.near`,
-    `bytes.middle`, `bytes.far`: by what was read and written since they were last touched, so by their cache."""
+    `bytes.middle`, `bytes.far`: by what was read and written since they were last touched, so by their cache. missed:
+    nodes of truth values -> the share of them that a processor guesses wrongly."""
     calls = [leaf for node in graph.scheduler.nodes for leaf in node.get_nodes() if leaf.is_extern()]
     kernels = _KERNEL.findall(source)
-    work = sum((source_work(kernel) for kernel in kernels), Counter[str]())
+    given = {name: arguments.split(", ") for name, arguments in _CALL.findall(source)}
+    shares = {name: [missed_share_of(graph, buffer, missed) for buffer in given.get(name, [])] for name, _ in kernels}
+    work = sum((source_work(kernel, shares[name]) for name, kernel in kernels), Counter[str]())
     found = {
         "bytes": float(graph.count_bytes()[0]),
         "calls": float(len(calls)),
         "flops": float(sum(leaf.estimate_flops() or 0 for leaf in calls)),
         "kernels": float(len(kernels) or source.count("async_compile.triton(")),
-        "nests": float(sum(_nests(kernel) for kernel in kernels)),
+        "nests": float(sum(_nests(kernel) for _, kernel in kernels)),
     }
     return found | _traffic(graph.scheduler.nodes) | {kind: float(work[kind]) for kind in sorted(work)}
 

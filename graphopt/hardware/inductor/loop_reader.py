@@ -1,6 +1,6 @@
 """A program's loops (`loop_program`), from one lowering in which every value is stored that could be."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
@@ -28,6 +28,7 @@ from graphopt.hardware.inductor.lowering import (
     in_words,
     replaced,
 )
+from graphopt.hardware.inductor.truth_values import missed_share_of, missed_shares
 
 NO_WORK = frozenset({"load", "store", "output", "store_reduction", "get_index", "index_expr", "constant",
                      "set_indirect", "check_bounds", "masked_subblock"})  # fmt: skip
@@ -84,19 +85,19 @@ def _watching(asked: _HintRecorder) -> Iterator[None]:
 def loop_program(program: FxProgram, free: Sequence[str]) -> LoopProgram:
     """free: names of the nodes whose values may be stored or not. Raises GraphError."""
     check_version()
-    asked = _HintRecorder(free)
+    asked, missed = _HintRecorder(free), missed_shares(program)
     with in_words(), config.patch(BASE), _started(program) as (graph, examples), carried_out(asked):
         with _watching(asked):
             graph.run(*examples)
         graph._update_scheduler()
-        return _Reader(graph, asked).program()
+        return _Reader(graph, asked, missed).program()
 
 
 class _Reader:
     """Numbers buffers as they come."""
 
-    def __init__(self, graph: GraphLowering, asked: _HintRecorder) -> None:
-        self.graph, self.asked = graph, asked
+    def __init__(self, graph: GraphLowering, asked: _HintRecorder, missed: Mapping[str, float]) -> None:
+        self.graph, self.asked, self.missed = graph, asked, missed
         self.numbers: dict[str, int] = {}
         self.buffers: list[Buffer] = []
         self.op = asked.stored_by()
@@ -120,8 +121,8 @@ class _Reader:
         layout = buffer.get_layout()
         kept = name in self.kept or isinstance(layout, MutationLayoutSHOULDREMOVE)
         dtype = layout.dtype
-        numel, truth = int(sympy.prod(layout.size)), dtype == torch.bool
-        return Buffer(name, numel, dtype.itemsize, not dtype.is_floating_point, kept, truth)
+        missed = missed_share_of(self.graph, name, self.missed) if dtype == torch.bool else None
+        return Buffer(name, int(sympy.prod(layout.size)), dtype.itemsize, not dtype.is_floating_point, kept, missed)
 
     def step(self, leaf: BaseSchedulerNode) -> Loop | LibraryCall:
         node = leaf.node

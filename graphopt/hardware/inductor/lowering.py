@@ -37,6 +37,7 @@ from graphopt.core.graph import GraphError
 from graphopt.graphs.readers.pytorch.program_file import FxProgram, load_program
 from graphopt.graphs.readers.pytorch.program_inputs import raw
 from graphopt.hardware.inductor.code_features import features
+from graphopt.hardware.inductor.truth_values import missed_shares
 
 KNOWN = ("2.11", "2.12", "2.13")  # versions of torch with which the tests of tests/hardware pass
 
@@ -224,6 +225,7 @@ def lower(program: FxProgram, requests: Mapping[str, Request], knobs: Mapping[st
     """requests: names of nodes of `program.gm` -> what is asked of them; the others Inductor decides. knobs: name ->
     which of its values. Raises GraphError where Inductor cannot lower it."""
     check_version()
+    missed = missed_shares(program)
     start, settings, asked = thread_time(), options(knobs), Requests(requests)
     base = base_of(program)
     chosen = config.patch({**base, **settings})
@@ -231,7 +233,7 @@ def lower(program: FxProgram, requests: Mapping[str, Request], knobs: Mapping[st
         graph.run(*examples)
         stored = asked.stored
         code = graph.codegen()[0].value
-        found = features(graph, code)
+        found = features(graph, code, missed)
     source = _complete(code, options(knobs, compiling=True), graph.constants, base)
     return Lowered(source, digest_of(source), stored, found, thread_time() - start)
 

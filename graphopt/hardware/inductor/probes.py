@@ -71,8 +71,9 @@ def probes() -> Iterator[Probe]:
         for name, kind in (("plain", torch.float32), ("wide", torch.int64)):
             yield Probe(f"{mode}_whole {name}", partial(_compared, kind), scalar)
         yield Probe(f"{mode}_truth plain", partial(_of_one, lambda x: x + 1.0), scalar)
-        yield Probe(f"{mode}_truth write", partial(_of_one, lambda x: x > 0.5), scalar)
-        yield Probe(f"{mode}_truth read", partial(_of_one, lambda x: x + 1.0, True), scalar)
+        for values, limit in (("truth", 2.0), ("missed", 0.5)):
+            yield Probe(f"{mode}_{values} write", partial(_of_one, partial(torch.lt, other=limit)), scalar)
+            yield Probe(f"{mode}_{values} read", partial(_of_one, _chosen, limit), scalar)
     yield from _traffic()
     yield from _rows()
     yield from _reductions()
@@ -87,9 +88,14 @@ def _several(count: int) -> Example:
     return lambda *xs: [x + 1.0 for x in xs], [torch.rand(16 + 16 * k) for k in range(count)]
 
 
-def _of_one(run: Callable[[Tensor], Tensor], truth: bool = False) -> Example:
+def _of_one(run: Callable[[Tensor], Tensor], limit: float | None = None) -> Example:
+    """Of numbers between 0 and 1; of the truth values whether they are below the limit, where one is given."""
     given = torch.rand(ELEMENTS)
-    return lambda x: [run(x)], [given > 0.5 if truth else given]
+    return lambda x: [run(x)], [given if limit is None else given < limit]
+
+
+def _chosen(x: Tensor) -> Tensor:
+    return torch.where(x, 1.0, 2.0)
 
 
 def _compared(kind: torch.dtype) -> Example:

@@ -114,10 +114,12 @@ def decided(decisions: Mapping[str, CompilerRequest], carried: set[str] | None =
 
 
 def _program(gm: GraphModule, phase: Phase) -> FxProgram:
-    """What lowering needs of a graph; nothing is known of what it will run on."""
+    """What lowering needs of a graph. Nothing is known of what it will run on: numbers are drawn around zero, so that
+    comparisons with it follow no pattern."""
     given = [node.meta["val"] for node in gm.graph.find_nodes(op="placeholder")]
     kinds = [str(tensor.dtype).removeprefix("torch.") for tensor in given]
-    specs = [InputSpec(tuple(t.shape), tuple(t.stride()), kind, "uniform") for t, kind in zip(given, kinds)]
+    specs = [InputSpec(tuple(t.shape), tuple(t.stride()), kind, "normal" if t.is_floating_point() else "uniform")
+             for t, kind in zip(given, kinds)]  # fmt: skip
     donated = tuple(get_donated_idxs() or ()) if phase == "backward" else ()
     there = any(tensor.device.type != "cpu" for tensor in given)
     return FxProgram(gm, tuple(specs), phase, donated, "cuda" if there else "cpu")
