@@ -162,7 +162,7 @@ def test_a_preset_that_is_not_there(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 
 def test_a_preset_is_what_probes_differ_by() -> None:
     sizes = {"terms": 8, "elements": 1000, "rows": 10, "columns": 100, "width": 10, "chosen": 100, "side": 10}
-    sizes |= {"parts": 50, "lanes": 8}
+    sizes |= {"parts": 50, "lanes": 8, "truths": 1000}
     sums = {"plain": 2e-6, "add": 10e-6, "mul": 6e-6, "exp": 18e-6}
     seconds = {f"vector {name}": value for name, value in sums.items()}
     seconds |= {f"scalar {name}": 4 * value for name, value in sums.items()}
@@ -172,7 +172,7 @@ def test_a_preset_is_what_probes_differ_by() -> None:
     seconds |= {"gathered plain": 2e-6, "gathered rows": 3e-6, "gathered elements": 4e-6, "gathered added": 5e-6}
     for mode, times in (("vector", 1), ("scalar", 4)):
         seconds |= {f"{mode}_whole plain": 4e-6 * times, f"{mode}_whole wide": 20e-6 * times}
-        seconds |= {f"{mode}_truth {name}": ns * 1e-6 for name, ns in (("plain", 2), ("write", 5), ("read", 3))}
+        seconds |= {f"{mode}_truths {name}": ns * 1e-6 for name, ns in (("plain", 2), ("write", 5), ("read", 3))}
         seconds |= {f"{mode}_missed {name}": ns * 1e-6 for name, ns in (("write", 9), ("read", 2))}
     seconds |= {"rows whole": 2e-6, "rows short": 3e-6}
     found = derived(seconds, sizes)

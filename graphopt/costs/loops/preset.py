@@ -121,9 +121,9 @@ NS = 1e9
 
 
 def derived(seconds: Mapping[str, float], sizes: Mapping[str, int]) -> Preset:
-    """seconds: of one run of each probe. sizes: `terms`, `elements` of sums; `rows`, `columns` of reduced matrices;
-    `chosen`, `width` of gathered rows; `side` of multiplied matrices; `parts` rows that end in a vector that is not
-    full; `lanes` of a vector."""
+    """seconds: of one run of each probe. sizes: `terms`, `elements` of sums; `truths` truth values; `rows`, `columns`
+    of reduced matrices; `chosen`, `width` of gathered rows; `side` of multiplied matrices; `parts` rows that end in a
+    vector that is not full; `lanes` of a vector."""
     ns = {name: value * NS for name, value in seconds.items()}
     read, write, near = _traffic(ns)
     tables = {mode: _table_of_probes(ns, mode, sizes, near) for mode in ("vector", "scalar")}
@@ -153,8 +153,8 @@ def _table_of_probes(ns: Mapping[str, float], mode: str, sizes: Mapping[str, int
     table["atomic_add"] = max((ns["gathered added"] - ns["gathered plain"]) / gathered, LEAST)
     table["wide"] = max((ns[f"{mode}_whole wide"] - ns[f"{mode}_whole plain"]) / times, LEAST)
     for way in ("read", "write"):
-        plain, steady, drawn = (ns[f"{mode}_{name}"] / sizes["elements"]
-                                for name in ("truth plain", f"truth {way}", f"missed {way}"))  # fmt: skip
+        plain, steady, drawn = (ns[f"{mode}_{name}"] / sizes["truths"]
+                                for name in ("truths plain", f"truths {way}", f"missed {way}"))  # fmt: skip
         table[f"truth_{way}"] = max(table[way] + steady - plain, LEAST)
         table[f"missed_{way}"] = max(drawn - steady, 0.0) / HALF
     table["unknown"] = table["mul"] + slow

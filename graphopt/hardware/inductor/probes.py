@@ -15,14 +15,15 @@ from graphopt.hardware.inductor.lowering import compile_source, lower
 
 TERMS = 8  # of a sum, each of which evaluates an operation once
 ELEMENTS = 1 << 14  # 64 KiB
+TRUTHS = 1 << 18  # more truth values than a processor remembers from the run before
 ROWS, COLUMNS = 256, 512  # of reduced matrices
 SIZES = tuple(1 << power for power in range(16, 27, 2))  # bytes that are copied or written
 WIDTH, CHOSEN = 64, 2048  # of gathered rows
 SIDE = 256  # of multiplied matrices
 PARTS = 1 << 12  # rows that end in a vector that is not full
 LANES = cpu_vec_isa.pick_vec_isa().nelements() if cpu_vec_isa.valid_vec_isa_list() else 1
-EXTENT = {"terms": TERMS, "elements": ELEMENTS, "rows": ROWS, "columns": COLUMNS, "width": WIDTH, "chosen": CHOSEN,
-          "side": SIDE, "parts": PARTS, "lanes": LANES}  # fmt: skip
+EXTENT = {"terms": TERMS, "elements": ELEMENTS, "truths": TRUTHS, "rows": ROWS, "columns": COLUMNS, "width": WIDTH,
+          "chosen": CHOSEN, "side": SIDE, "parts": PARTS, "lanes": LANES}  # fmt: skip
 
 Example = tuple[Callable[..., list[Tensor]], list[Tensor]]
 
@@ -70,8 +71,8 @@ def probes() -> Iterator[Probe]:
             yield Probe(f"{mode} {name}", summed(term), scalar)
         for name, kind in (("plain", torch.float32), ("wide", torch.int64)):
             yield Probe(f"{mode}_whole {name}", partial(_compared, kind), scalar)
-        yield Probe(f"{mode}_truth plain", partial(_of_one, lambda x: x + 1.0), scalar)
-        for values, limit in (("truth", 2.0), ("missed", 0.5)):
+        yield Probe(f"{mode}_truths plain", partial(_of_one, lambda x: x + 1.0), scalar)
+        for values, limit in (("truths", 2.0), ("missed", 0.5)):
             yield Probe(f"{mode}_{values} write", partial(_of_one, partial(torch.lt, other=limit)), scalar)
             yield Probe(f"{mode}_{values} read", partial(_of_one, _chosen, limit), scalar)
     yield from _traffic()
@@ -90,7 +91,7 @@ def _several(count: int) -> Example:
 
 def _of_one(run: Callable[[Tensor], Tensor], limit: float | None = None) -> Example:
     """Of numbers between 0 and 1; of the truth values whether they are below the limit, where one is given."""
-    given = torch.rand(ELEMENTS)
+    given = torch.rand(TRUTHS)
     return lambda x: [run(x)], [given if limit is None else given < limit]
 
 
