@@ -85,7 +85,7 @@ def test_near_is_what_asks_for_little(tmp_path: Path) -> None:
     assert [graph.near(plan) for plan in graph.plans] == [False, True, False, True]
 
 
-TRUE = CodeTime({"v.tanh": 5e-9, "v.exp": 40e-9, "bytes.far": 0.02e-9, "s.load": 8e-9})
+TRUE = CodeTime({"v.tanh": 5e-9, "v.exp": 8e-9, "bytes.far": 0.03e-9, "s.load": 0.4e-9})
 
 
 def made(program: str, seed: int, *, plans: int = 40, noise: float = 0.01) -> MeasuredGraph:
@@ -117,7 +117,7 @@ def test_costs_fitted_to_some_graphs_order_the_plans_of_another() -> None:
     assert wrong_pairs(model, graphs[3]) < 0.02 < 0.1 < wrong_pairs(unfitted, graphs[3])
     default = graphs[3].default
     ratios = [model.ratio(plan.features, default.features) / plan.ratio for plan in graphs[3].plans]
-    assert min(ratios) > 0.95 and max(ratios) < 1.05
+    assert min(ratios) > 0.93 and max(ratios) < 1.07
     assert model.of(default.features) == pytest.approx(default.seconds, rel=0.1)
     assert fitted(graphs[:3]) == model
 

@@ -185,8 +185,9 @@ def _decider(numerics: Numerics) -> Parts:
 
 
 def unmeasured(program: FxProgram, numerics: Numerics) -> CompilerRequest:
-    """What `algo=compiler_policy` says of a program with a budget of 0, where it is faster than the default when both
-    run for a moment, and gives the same bits unless `numerics` allows others. Raises UserError for other numerics."""
+    """What `algo=compiler_policy` says of a program with a budget of 0, else nothing. It is kept where it is faster
+    than the default when both run for a moment, and gives bits that `numerics` allows. Raises UserError for other
+    words there."""
     if program.device != "cpu":
         warnings.warn(f"nothing is decided about a graph ({program.phase}) on a GPU: what predicts times knows code "
                       "for CPUs only; measure with cost=inductor and give decisions", stacklevel=2)  # fmt: skip
