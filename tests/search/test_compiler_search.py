@@ -234,6 +234,12 @@ def test_without_evaluations_the_predicted_best_is_the_answer() -> None:
     assert by_policy(small, evals=0, pool=60).best_cost == 100.0  # 3.5 % are predicted: not enough
 
 
+def test_what_is_predicted_to_be_slower_is_no_answer_however_it_is_simulated() -> None:
+    slower, faster = {("mul2", 0): 20.0}, {("mul2", 0): -80.0}
+    assert by_policy(slower, simulated=faster, evals=0, pool=60).best_cost == 100.0
+    assert by_policy({("mul2", 0): -1.0}, simulated=faster, evals=0, pool=60).best_cost < 100.0
+
+
 @pytest.mark.parametrize("each", [1, 6])
 def test_what_it_would_answer_unmeasured_is_measured_first(each: int) -> None:
     unmeasured, measured = (by_policy(BRINGS, evals=evals, pool=60, each=each) for evals in (0, 1))

@@ -10,9 +10,10 @@ of which predictions know those least that are of how source is compiled. Simula
 setting that leaves the simulator unmoved counts there as what is predicted of it alone. The order is by the mean of
 both, as logarithms; of equals, those come first that set more knobs of how source is compiled.
 
-With a budget of 0 nothing is measured, and the answer is the code that comes first in that order. Unless the gain by
-both is large enough to be likely, the default stays. With a budget that code is what is measured first. The last
-evaluations are those of `compiler_search`: they take back parts of the best decision.
+With a budget of 0 nothing is measured, and the answer is the code that comes first in that order, of those that are not
+predicted to be slower than the default. Unless the gain by both is large enough to be likely, the default stays. With a
+budget that code is what is measured first. The last evaluations are those of `compiler_search`: they take back parts of
+the best decision.
 
 Shape legend: N ops, H heads, P decisions.
 """
@@ -178,10 +179,11 @@ def _distinct(decisions: Sequence[Decision], most: int) -> Decisions:
 
 class _Code(NamedTuple):
     """Of a decision: the mean of the simulated and the predicted logarithm of time over the default's; how many knobs
-    of compiling source it leaves alone; the digest of its code."""
+    of compiling source it leaves alone; the predicted logarithm; the digest of its code."""
 
     score: float
     left: int
+    told: float
     digest: str
     decision: Decision
 
@@ -248,15 +250,16 @@ class _Told:
             if math.isfinite(seconds) and digest not in self._gone:
                 told = math.log(seconds) - self._default
                 score = round((told + float(rough)) / 2, DIGITS)
-                self._open.setdefault(digest, _Code(score, self._left(one), digest, one))
+                self._open.setdefault(digest, _Code(score, self._left(one), told, digest, one))
 
     def fastest(self, most: int) -> list[Decision]:
         """Those that are predicted to be fastest of what was not given before, one of each code."""
         return [self._give(code.digest) for code in sorted(self._open.values(), key=lambda code: code[:2])[:most]]
 
     def best(self) -> tuple[float, Decision]:
-        """The lowest score, and its decision; of the default's own code 0."""
-        found = min(self._open.values(), key=lambda code: code[:2], default=None)
+        """The lowest score of codes that are not predicted to be slower, and its decision; of the default's own 0."""
+        known = (code for code in self._open.values() if code.told <= 0)
+        found = min(known, key=lambda code: code[:2], default=None)
         if found is None or found.score >= 0:
             return 0.0, self.problem.initial
         return found.score, found.decision
