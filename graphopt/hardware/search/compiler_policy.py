@@ -10,10 +10,10 @@ of which predictions know those least that are of how source is compiled. Simula
 setting that leaves the simulator unmoved counts there as what is predicted of it alone. The order is by the mean of
 both, as logarithms; of equals, those come first that set more knobs of how source is compiled.
 
-With a budget of 0 nothing is measured, and the answer is the code that comes first in that order. Code that is predicted
-to be slower than the default is none. Unless the gain by both is large enough to be likely, the default stays. With a
-budget that code is what is measured first. The last evaluations are those of `compiler_search`: they take back parts of
-the best decision.
+With a budget of 0 nothing is measured, and the answer is the code that comes first in that order. Code that is
+predicted to be slower than the default is none. Unless the gain by both is large enough to be likely, the default
+stays. With a budget that code is what is measured first. The last evaluations are those of `compiler_search`: they take
+back parts of the best decision.
 
 Shape legend: N ops, H heads, P decisions.
 """
