@@ -1,5 +1,7 @@
 """Truth values that follow no pattern are guessed wrongly; which ones a program has is found by running it."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 from torch import Tensor
@@ -41,3 +43,11 @@ def test_nothing_is_known_of_a_program_that_cannot_run() -> None:
     next(node for node in program.gm.graph.nodes if node.op == "call_function").args = ()
     program.gm.recompile()
     assert missed_shares(program) == {}
+
+
+def test_random_numbers_of_the_caller_stay_as_they_are() -> None:
+    program = capture_step(lambda x: [torch.rand_like(x) > x], [torch.rand(64)])
+    before = torch.random.get_rng_state()
+    assert len(missed_shares(program)) == 1
+    assert torch.equal(torch.random.get_rng_state(), before)
+    assert missed_shares(replace(program, device="cuda")) == {}

@@ -22,12 +22,14 @@ _KNOWN: "WeakKeyDictionary[GraphModule, dict[str, float]]" = WeakKeyDictionary()
 
 def missed_shares(program: FxProgram) -> dict[str, float]:
     """Node of truth values -> the share of them that is guessed wrongly, on drawn inputs; of each program found once.
-    Empty where it cannot be run op by op."""
+    Empty for a GPU, and where the program cannot be run op by op. The caller's random numbers stay as they are."""
+    if program.device != "cpu":
+        return {}
     if program.gm not in _KNOWN:
         run = _Shares(program.gm)
         try:
-            with torch.no_grad():
-                run.run(*make_inputs(program.inputs, 0, program.device))
+            with torch.no_grad(), torch.random.fork_rng(devices=[]):
+                run.run(*make_inputs(program.inputs, 0))
         except Exception:  # whatever an operator raises: then nothing is known
             run.found.clear()
         _KNOWN[program.gm] = run.found
