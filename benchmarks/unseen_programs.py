@@ -3,7 +3,7 @@
 `python run.py experiment=hardware_fusion dataset.source=benchmarks/unseen_programs.py dataset.graphs=compiled`
 
 Every one is written after its paper's formula, and takes some milliseconds a run on one core. Those in `LATER`, then
-those in `LAST`, were added after looks at the others (results/hardware_unseen).
+those in `LAST` and in `BLIND`, were added after looks at the others (results/hardware_unseen).
 """
 
 import math
@@ -842,6 +842,388 @@ def rotary() -> Program:
                   random(2, 64, learned=True), 1e4 ** (-torch.arange(32) / 32.0)]  # fmt: skip
 
 
+# ---- added last, and run once: see `BLIND`
+
+
+@program
+def madgrad() -> Program:
+    """Defazio and Jelassi 2021: dual averaging with a cube root."""
+
+    def update(t: Tensor, p: Tensor, g: Tensor, first: Tensor, s: Tensor, v: Tensor) -> tuple[Tensor, ...]:
+        rate = 1e-2 * (t + 1).sqrt()
+        s, v = s + rate * g, v + rate * g * g
+        z = first - s / (v.pow(1 / 3) + 1e-6)
+        return 0.9 * p + 0.1 * z, first, s, v
+
+    return in_place(update, 3)
+
+
+@program
+def novograd() -> Program:
+    """Ginsburg et al. 2019: one second moment for each tensor."""
+
+    def update(t: Tensor, p: Tensor, g: Tensor, m: Tensor, v: Tensor) -> tuple[Tensor, ...]:
+        size = 0.98 * v + 0.02 * g.square().sum()
+        m = 0.95 * m + g / (size.sqrt() + 1e-8) + 1e-3 * p
+        return p - 1e-2 * m / (1 - 0.95**t), m, size
+
+    return in_place(update, 2)
+
+
+@program
+def quasi_hyperbolic() -> Program:
+    """QHAdam (Ma and Yarats 2019), with decay apart from the gradient."""
+
+    def update(t: Tensor, p: Tensor, g: Tensor, m: Tensor, v: Tensor) -> tuple[Tensor, ...]:
+        m, v = 0.995 * m + 0.005 * g, 0.999 * v + 0.001 * g * g
+        near = 0.3 * g + 0.7 * m / (1 - 0.995**t)
+        wide = (0.1 * g * g + 0.9 * v / (1 - 0.999**t)).sqrt()
+        return p * (1 - 1e-5) - 1e-3 * near / (wide + 1e-8), m, v
+
+    return in_place(update, 2)
+
+
+@program
+def projected() -> Program:
+    """AdamP (Heo et al. 2021): what a step does along its weights is taken out where both lie apart."""
+
+    def update(t: Tensor, p: Tensor, g: Tensor, m: Tensor, v: Tensor) -> tuple[Tensor, ...]:
+        m, v = 0.9 * m + 0.1 * g, 0.999 * v + 0.001 * g * g
+        step = (m / (1 - 0.9**t)) / ((v / (1 - 0.999**t)).sqrt() + 1e-8)
+        a, b, c = p.reshape(p.shape[0], -1), g.reshape(p.shape[0], -1), step.reshape(p.shape[0], -1)
+        size = a.square().sum(1, keepdim=True).sqrt() + 1e-8
+        apart = ((a * b).sum(1, keepdim=True).abs() / size / (b.square().sum(1, keepdim=True).sqrt() + 1e-8)).amax()
+        along = a / size * ((a / size) * c).sum(1, keepdim=True)
+        return p - 1e-3 * torch.where(apart < 0.1, c - along, c).reshape(p.shape), m, v
+
+    return in_place(update, 2)
+
+
+@program
+def prodigy() -> Program:
+    """Mishchenko and Defazio 2024: the distance to the solution is estimated over all parameters."""
+
+    def update(t: Tensor, p: Tensor, g: Tensor, m: Tensor, v: Tensor, s: Tensor, first: Tensor) -> tuple[Tensor, ...]:
+        d = 1e-3 * (1 + (g * (first - p)).sum() / (s.abs().sum() + 1e-8)).clamp(0.5, 2)
+        m, v = 0.9 * m + 0.1 * d * g, 0.999 * v + 0.001 * (d * g) ** 2
+        s = 0.999**0.5 * s + (1 - 0.999**0.5) * d * d * g
+        return p - d * (m / (v.sqrt() + d * 1e-8) + 0.01 * p), m, v, s, first
+
+    return in_place(update, 4)
+
+
+@program
+def correlations() -> Program:
+    """Barlow twins (Zbontar et al. 2021)."""
+
+    def loss(a: Tensor, b: Tensor) -> Tensor:
+        a, b = ((x - x.mean(0)) / (x.std(0) + 1e-5) for x in (a, b))
+        both = a.T @ b / len(a)
+        own = torch.diagonal(both)
+        return (own - 1).square().sum() + 5e-3 * (both.square().sum() - own.square().sum())
+
+    return loss, [random(2048, 160, learned=True), random(2048, 160, learned=True)]
+
+
+@program
+def wing() -> Program:
+    """Feng et al. 2018, on heat maps whose expected places are compared (soft argmax)."""
+
+    def loss(maps: Tensor, place: Tensor) -> Tensor:
+        share = torch.softmax(maps.flatten(2), 2).view_as(maps)
+        line = torch.linspace(-1, 1, maps.shape[2])
+        found = torch.stack([(share.sum(2) * line).sum(2), (share.sum(3) * line).sum(2)], 2)
+        away = (found - place).abs()
+        bent = torch.where(away < 0.1, 0.1 * torch.log(1 + away / 0.02), away - 0.1 + 0.1 * math.log(6))
+        return bent.mean() + 1e-2 * -(share * (share + 1e-9).log()).sum((2, 3)).mean()
+
+    return loss, [random(16, 17, 48, 48, learned=True), torch.rand(16, 17, 2) * 2 - 1]
+
+
+@program
+def count_data() -> Program:
+    """Zero-inflated negative binomial likelihood (Eraslan et al. 2019)."""
+
+    def loss(raw: Tensor, size: Tensor, count: Tensor) -> Tensor:
+        mean = raw[0].clamp(-8, 8).exp() * size
+        spread, empty = F.softplus(raw[1]).clamp(1e-4, 1e4), torch.sigmoid(raw[2])
+        known = torch.lgamma(spread) + torch.lgamma(count + 1) - torch.lgamma(count + spread)
+        rest = (spread + count) * torch.log1p(mean / spread) + count * (spread.log() - (mean + 1e-8).log())
+        many = known + rest - torch.log(1 - empty + 1e-8)
+        none = -torch.log(empty + (1 - empty) * (spread / (spread + mean)) ** spread + 1e-8)
+        return torch.where(count < 1e-8, none, many).mean() + 1e-3 * empty.square().mean()
+
+    return loss, [random(3, 256, 192, learned=True), torch.rand(256, 1) + 0.5,
+                  (torch.rand(256, 192) * 6 - 3).clamp_min(0).round()]  # fmt: skip
+
+
+@program
+def survival() -> Program:
+    """Cox's partial likelihood by batches, with a penalty of how groups differ."""
+
+    def loss(risk: Tensor, time: Tensor, seen: Tensor, group: Tensor) -> Tensor:
+        later = time[:, None, :] >= time[:, :, None]
+        among = torch.logsumexp(torch.where(later, risk[:, None, :], -1e9), 2)
+        own = ((among - risk) * seen).sum(1) / seen.sum(1).clamp_min(1)
+        inside = (risk[:, None] * group).sum(2) / group.sum(2).clamp_min(1)
+        return own.mean() + 0.1 * (inside - risk.mean(1, keepdim=True)).square().mean()
+
+    group = (torch.rand(16, 4, 256) < 0.25).float()
+    return loss, [random(16, 256, learned=True), torch.rand(16, 256), (torch.rand(16, 256) < 0.7).float(), group]
+
+
+@program
+def hyperbolic() -> Program:
+    """Distances in the Poincare ball (Nickel and Kiela 2017) between rows and prototypes, and their margin."""
+
+    def loss(x: Tensor, y: Tensor, label: Tensor) -> Tensor:
+        x = x * (torch.tanh(x.norm(dim=1, keepdim=True)) / x.norm(dim=1, keepdim=True).clamp_min(1e-6)) * 0.95
+        y = y * (torch.tanh(y.norm(dim=1, keepdim=True)) / y.norm(dim=1, keepdim=True).clamp_min(1e-6)) * 0.95
+        xx, yy = x.square().sum(1), y.square().sum(1)
+        apart = (xx[:, None] + yy[None] - 2 * x @ y.T).clamp_min(0)
+        far = 1 + 2 * apart / ((1 - xx)[:, None] * (1 - yy)[None])
+        distance = torch.log(far + (far.square() - 1).clamp_min(1e-7).sqrt())
+        own = distance.gather(1, label[:, None])
+        return F.relu(0.5 + own - distance).mean() - torch.log_softmax(-distance, 1).gather(1, label[:, None]).mean()
+
+    return loss, [random(2048, 24, learned=True), random(96, 24, learned=True), torch.randint(96, (2048,))]
+
+
+@program
+def directions() -> Program:
+    """Mixture of von Mises densities of angles, its normaliser by a series of Bessel's function."""
+
+    def loss(raw: Tensor, angle: Tensor) -> Tensor:
+        weight, mean, sharp = raw.chunk(3, 1)
+        sharp = F.softplus(sharp)
+        term, norm = torch.ones_like(sharp), torch.ones_like(sharp)
+        for k in range(1, 7):
+            term = term * (sharp / (2 * k)) ** 2
+            norm = norm + term
+        parts = torch.log_softmax(weight, 1) + sharp * torch.cos(angle[:, None] - mean) - norm.log()
+        return math.log(2 * math.pi) - torch.logsumexp(parts, 1).mean()
+
+    return loss, [random(24576, 12, learned=True), torch.rand(24576) * 6.28]
+
+
+@program
+def reverse_advantages() -> Program:
+    """V-trace (Espeholt et al. 2018) over 24 steps, and the losses made of it."""
+
+    def loss(now: Tensor, before: Tensor, value: Tensor, reward: Tensor, kept: Tensor) -> Tensor:
+        ratio = (now - before).exp()
+        clipped, factor = ratio.clamp_max(1.0), 0.99 * kept
+        ahead = torch.cat([value[1:], value[-1:]])
+        change = clipped * (reward + factor * ahead - value)
+        total, targets = torch.zeros_like(value[0]), []
+        for t in reversed(range(value.shape[0])):
+            total = change[t] + factor[t] * clipped[t] * total
+            targets.append(total)
+        goal = (torch.stack(targets[::-1]) + value).detach()
+        gain = (clipped * (reward + factor * torch.cat([goal[1:], goal[-1:]]) - value)).detach()
+        return (goal - value).square().mean() - (now * gain).mean() + 0.01 * (now.exp() * now).mean()
+
+    steps, batch = 24, 4096
+    return loss, [(-torch.rand(steps, batch) * 3).requires_grad_(), -torch.rand(steps, batch) * 3,
+                  random(steps, batch, learned=True), random(steps, batch),
+                  (torch.rand(steps, batch) > 0.05).float()]  # fmt: skip
+
+
+@program
+def sparse_attention() -> Program:
+    """Sparsemax (Martins and Astudillo 2016) as attention's normaliser."""
+
+    def attend(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        score = q @ k.transpose(-1, -2) / math.sqrt(q.shape[-1])
+        ordered = score.sort(-1, descending=True).values
+        rank = torch.arange(1, score.shape[-1] + 1)
+        inside = 1 + rank * ordered > ordered.cumsum(-1)
+        many = inside.sum(-1, keepdim=True)
+        level = (torch.where(inside, ordered, 0.0).sum(-1, keepdim=True) - 1) / many
+        return F.relu(score - level) @ v
+
+    return attend, [random(8, 96, 32), random(8, 96, 32), random(8, 96, 32)]
+
+
+@program
+def delta_rule() -> Program:
+    """Gated delta rule (Yang et al. 2025) over eight steps: a matrix of states for each head."""
+
+    def steps(state: Tensor, q: Tensor, k: Tensor, v: Tensor, gate: Tensor, rate: Tensor) -> Tensor:
+        out = []
+        for t in range(k.shape[0]):
+            key = k[t] / (k[t].square().sum(-1, keepdim=True) + 1e-6).sqrt()
+            state = state * torch.sigmoid(gate[t])[..., None, None]
+            missing = v[t] - (state * key[..., None, :]).sum(-1)
+            state = state + torch.sigmoid(rate[t])[..., None, None] * missing[..., None] * key[..., None, :]
+            out.append((state * q[t][..., None, :]).sum(-1))
+        return torch.stack(out)
+
+    size = (8, 16, 8)
+    return steps, [random(16, 8, 32, 32), *(random(*size, 32, learned=True) for _ in range(3)),
+                   random(*size, learned=True), random(*size, learned=True)]  # fmt: skip
+
+
+@program
+def capsules() -> Program:
+    """Three rounds of routing (Sabour et al. 2017)."""
+
+    def routed(votes: Tensor) -> Tensor:
+        score = torch.zeros_like(votes[..., 0])
+        for turn in range(3):
+            whole = (torch.softmax(score, 2)[..., None] * votes).sum(1)
+            size = whole.square().sum(-1, keepdim=True)
+            whole = whole * size / (1 + size) / (size + 1e-8).sqrt()
+            if turn < 2:
+                score = score + (votes * whole[:, None]).sum(-1)
+        return (whole.square().sum(-1) + 1e-8).sqrt()
+
+    return routed, [random(16, 384, 10, 16, learned=True)]
+
+
+@program
+def planar_flow() -> Program:
+    """Six planar flows (Rezende and Mohamed 2015), and the bound of what they model."""
+
+    def loss(z: Tensor, u: Tensor, w: Tensor, b: Tensor) -> Tensor:
+        bound = -0.5 * z.square().sum(1)
+        for k in range(u.shape[0]):
+            dot = (w[k] * u[k]).sum()
+            turned = u[k] + (F.softplus(dot) - 1 - dot) * w[k] / (w[k].square().sum() + 1e-6)
+            h = torch.tanh(z @ w[k] + b[k])
+            z = z + h[:, None] * turned
+            bound = bound - torch.log((1 + (1 - h * h) * (w[k] * turned).sum()).abs() + 1e-6)
+        return (bound + 0.5 * z.square().sum(1) - torch.cos(z).sum(1)).mean()
+
+    return loss, [random(8192, 24), random(6, 24, learned=True), random(6, 24, learned=True), random(6, learned=True)]
+
+
+@program
+def kalman() -> Program:
+    """Twelve steps of a filter with two states for each of many series, with its likelihood."""
+
+    def filtered(z: Tensor, noise: Tensor, drift: Tensor) -> Tensor:
+        level, slope = z[0], torch.zeros_like(z[0])
+        a, b, c = torch.ones_like(level), torch.zeros_like(level), torch.ones_like(level)
+        total = torch.zeros_like(level)
+        q, r = F.softplus(drift), F.softplus(noise)
+        for t in range(1, z.shape[0]):
+            level = level + slope
+            a, b, c = a + 2 * b + c + q, b + c, c + 0.1 * q
+            away, wide = z[t] - level, a + r
+            total = total + 0.5 * (wide.log() + away * away / wide)
+            ka, kb = a / wide, b / wide
+            level, slope = level + ka * away, slope + kb * away
+            a, b, c = (1 - ka) * a, (1 - ka) * b, c - kb * b
+        return total.mean()
+
+    return filtered, [random(12, 32768), random(32768, learned=True), random(32768, learned=True)]
+
+
+@program
+def warped() -> Program:
+    """Photometric loss of optical flow by bilinear reads, with smoothness by edges (Jonschkowski et al. 2020)."""
+
+    def loss(flow: Tensor, one: Tensor, two: Tensor) -> Tensor:
+        _, _, high, wide = flow.shape
+        y, x = torch.arange(high)[None, :, None] + flow[:, 1], torch.arange(wide)[None, None] + flow[:, 0]
+        y0, x0 = y.floor().clamp(0, high - 2), x.floor().clamp(0, wide - 2)
+        dy, dx = (y - y0).clamp(0, 1)[:, None], (x - x0).clamp(0, 1)[:, None]
+        at, flat = (y0 * wide + x0).long()[:, None].expand(-1, 3, -1, -1).flatten(2), two.flatten(2)
+        a, b, c, d = (flat.gather(2, at + by).view_as(one) for by in (0, 1, wide, wide + 1))
+        there = (a * (1 - dx) + b * dx) * (1 - dy) + (c * (1 - dx) + d * dx) * dy
+        edge = torch.exp(-20 * (one[..., 1:] - one[..., :-1]).abs().mean(1, keepdim=True))
+        bend = (flow[..., 1:] - flow[..., :-1]).abs()
+        return ((one - there).square() + 1e-6).pow(0.45).mean() + 0.1 * (edge * bend).mean()
+
+    return loss, [(random(2, 2, 128, 128) * 3).requires_grad_(), torch.rand(2, 3, 128, 128),
+                  torch.rand(2, 3, 128, 128)]  # fmt: skip
+
+
+@program
+def perceptual_colour() -> Program:
+    """From sRGB to CIE Lab and back, with more colour."""
+
+    into = torch.tensor([[0.4124, 0.3576, 0.1805], [0.2126, 0.7152, 0.0722], [0.0193, 0.1192, 0.9505]])
+    white, out_of = torch.tensor([0.9505, 1.0, 1.089]), torch.linalg.inv(into)
+
+    def adjusted(x: Tensor) -> Tensor:
+        linear = torch.where(x > 0.04045, ((x + 0.055) / 1.055) ** 2.4, x / 12.92)
+        xyz = (linear[:, None] * into[:, :, None, None]).sum(2) / white[:, None, None]
+        f = torch.where(xyz > 0.008856, xyz ** (1 / 3), 7.787 * xyz + 0.13793)
+        light, a, b = 116 * f[:, 1] - 16, 500 * (f[:, 0] - f[:, 1]), 200 * (f[:, 1] - f[:, 2])
+        more = 1 + 0.3 * torch.exp(-(a * a + b * b) / 2000)
+        fy = (light + 16) / 116
+        g = torch.stack([fy + a * more / 500, fy, fy - b * more / 200], 1)
+        back = torch.where(g > 0.20689, g**3, (g - 0.13793) / 7.787) * white[:, None, None]
+        out = (back[:, None] * out_of[:, :, None, None]).sum(2).clamp(0, 1)
+        return torch.where(out > 0.0031308, 1.055 * out.clamp_min(1e-6) ** (1 / 2.4) - 0.055, 12.92 * out)
+
+    return adjusted, [torch.rand(2, 3, 160, 160)]
+
+
+@program
+def shallow_water() -> Program:
+    """Two steps of the shallow water equations (Lax and Friedrichs) on a torus."""
+
+    def steps(h: Tensor, u: Tensor, v: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        def mean(x: Tensor) -> Tensor:
+            return 0.25 * sum(torch.roll(x, by, axis) for by in (1, -1) for axis in (0, 1))
+
+        def along(x: Tensor, axis: int) -> Tensor:
+            return 0.5 * (torch.roll(x, -1, axis) - torch.roll(x, 1, axis))
+
+        for _ in range(2):
+            x, y, push = h * u, h * v, 4.9 * h * h
+            wet = mean(h) - 0.1 * (along(x, 1) + along(y, 0))
+            x = mean(x) - 0.1 * (along(x * u + push, 1) + along(x * v, 0))
+            y = mean(y) - 0.1 * (along(y * u, 1) + along(y * v + push, 0))
+            h = wet.clamp_min(0.1)
+            u, v = x / h, y / h
+        return h, u, v
+
+    return steps, [torch.rand(320, 320) + 1, random(320, 320) * 0.1, random(320, 320) * 0.1]
+
+
+@program
+def lookup() -> Program:
+    """Quantised codes (van den Oord et al. 2017), with their perplexity."""
+
+    def loss(x: Tensor, codes: Tensor) -> Tensor:
+        apart = x.square().sum(1, keepdim=True) - 2 * x @ codes.T + codes.square().sum(1)
+        chosen = apart.argmin(1)
+        found = codes[chosen]
+        share = F.one_hot(chosen, codes.shape[0]).float().mean(0)
+        entropy = -(share * (share + 1e-10).log()).sum()
+        through = x + (found - x).detach()
+        near = (found.detach() - x).square().mean() + 0.25 * (found - x.detach()).square().mean()
+        return near + through.square().mean() * 1e-3 - 1e-3 * entropy.exp()
+
+    return loss, [random(4096, 48, learned=True), random(256, 48, learned=True)]
+
+
+@program
+def spectral_envelopes() -> Program:
+    """Log mel energies of frames by matrix products, differences over time, and their normalised moments."""
+
+    def features(x: Tensor, cos: Tensor, sin: Tensor, mel: Tensor) -> Tensor:
+        frames = (x[:, 1:] - 0.97 * x[:, :-1]).unfold(1, 256, 128)
+        frames = frames * (0.54 - 0.46 * torch.cos(torch.arange(256) * (2 * math.pi / 255)))
+        power = (frames @ cos).square() + (frames @ sin).square()
+        level = (power @ mel + 1e-6).log()
+        level = (level - level.mean(1, keepdim=True)) / (level.std(1, keepdim=True) + 1e-5)
+        first = F.pad(level, (0, 0, 2, 2))
+        change = 0.2 * (first[:, 4:] - first[:, :-4]) + 0.1 * (first[:, 3:-1] - first[:, 1:-3])
+        return torch.cat([level, change, level * change.sign()], 2)
+
+    turn = torch.arange(256)[:, None] * torch.arange(129)[None] * (2 * math.pi / 256)
+    return features, [random(4, 32769), torch.cos(turn), torch.sin(turn), torch.rand(129, 40)]
+
+
+BLIND = ["madgrad", "novograd", "quasi_hyperbolic", "projected", "prodigy", "correlations", "wing", "count_data",
+         "survival", "hyperbolic", "directions", "reverse_advantages", "sparse_attention", "delta_rule", "capsules",
+         "planar_flow", "kalman", "warped", "perceptual_colour", "shallow_water", "lookup",
+         "spectral_envelopes"]  # fmt: skip
 LATER = ["adan", "sophia", "lars", "schedule_free", "sinkhorn", "mixture_density", "vicreg", "clipped_policy",
          "student_t", "likeness", "time_mix", "splines", "hue", "bodies", "prices", "lattice"]  # fmt: skip
 LAST = [
