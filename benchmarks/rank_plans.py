@@ -1,12 +1,11 @@
-"""How well `cost=learned`, as it ships, ranks measured plans of programs that it was not fitted to.
+"""How well `cost=generated_code` ranks measured plans.
 
 `python benchmarks/rank_plans.py results/hardware_unseen/measured.jsonl` runs nothing. It reads measured codes and their
 times over the default's. Plans near the default ask for little, or for knobs alone. Graphs count whose times have at
 least 3 % between their quartiles. 95 % intervals are over graphs. again: the same of a second measurement as noisy.
-`--left-out 8` ranks by costs that are fitted to the same table, an eighth of its graphs left out at a time; `--share
-.25` fits to a quarter of the others alone. Then the plan of each graph with the least predicted time is taken where a
-gain is predicted that reaches a gate. `--second TEXT` compares with the times of the same codes in another environment
-of the table, which another process measured.
+Then the plan of each graph with the least predicted time is taken where a gain is predicted that reaches a gate.
+`--second TEXT` compares with the times of the same codes in another environment of the table, which another process
+measured.
 """
 
 import argparse
@@ -15,19 +14,10 @@ from pathlib import Path
 
 import numpy as np
 
-from graphopt.hardware.code_time import (
-    LEAST_LEARNED,
-    SHIPPED,
-    CodeTime,
-    MeasuredGraph,
-    distinct,
-    fitted,
-    measured_again,
-    measured_graphs,
-    spearman,
-    weights_named,
-)
+from graphopt.costs.loops.preset import load
+from graphopt.hardware.code_time import CodeTime
 from graphopt.hardware.measure.price_table import PriceTable
+from graphopt.report.calibration import MeasuredGraph, distinct, measured_again, measured_graphs, spearman
 from graphopt.report.tables.statistics import bootstrap
 
 SPREAD, LEAST, LEAST_TWICE = 0.03, 8, 5  # between quartiles; plans of a graph
@@ -44,22 +34,12 @@ def ranked(graph: MeasuredGraph, time: CodeTime, *, near: bool) -> tuple[int, fl
     return len(plans), spearman(predicted, ratio), measured_again(spearman, ratio, noise)
 
 
-def models(graphs: Sequence[MeasuredGraph], parts: int, share: float) -> list[CodeTime]:
-    """Of each graph the costs that rank its plans."""
-    if not parts:
-        return [weights_named(SHIPPED).model] * len(graphs)
-    kept = np.random.default_rng(0).random(len(graphs)) < share
-    learned = [(i, g) for i, g in enumerate(graphs) if kept[i] and len(distinct(g)) >= LEAST_LEARNED]
-    known = [fitted([g for i, g in learned if i % parts != part]) for part in range(parts)]
-    return [known[i % parts] for i in range(len(graphs))]
-
-
-def gated(graphs: Sequence[MeasuredGraph], times: Sequence[CodeTime]) -> Iterator[str]:
+def gated(graphs: Sequence[MeasuredGraph], time: CodeTime) -> Iterator[str]:
     """What picks by predicted times alone gain, by the gain that must be predicted."""
     yield "| gate | picks | of the best logarithmic gain | slower than 1.02 | slowest |"
     yield "|---|---:|---:|---:|---:|"
     best, picks = 0.0, list[tuple[float, float]]()  # (predicted, measured) ratio to the default
-    for graph, time in zip(graphs, times, strict=True):
+    for graph in graphs:
         if plans := distinct(graph):
             predicted = [time.ratio(plan.features, graph.default.features) for plan in plans]
             picks.append((min(predicted), plans[int(np.argmin(predicted))].ratio))
@@ -88,21 +68,21 @@ def twice(prices: PriceTable, graphs: Sequence[MeasuredGraph], second: str) -> I
            f"{np.median(apart):.1%}; ranks agree by {np.mean(ranks):.2f} ({len(ranks)} graphs)")  # fmt: skip
 
 
-def table(path: Path, environment: str | None, parts: int, share: float, second: str | None) -> Iterator[str]:
+def table(path: Path, environment: str | None, preset: str, second: str | None) -> Iterator[str]:
     prices = PriceTable(path)
     graphs = [*measured_graphs(prices, environment).values()]
     yield "| plans | graphs | plans of a graph | Spearman | again |"
     yield "|---|---:|---:|---:|---:|"
-    times = models(graphs, parts, share)
+    time = CodeTime.of_preset(load(preset))
     for name, near in (("all", False), ("near the default", True)):
-        every = [ranked(graph, time, near=near) for graph, time in zip(graphs, times, strict=True)]
+        every = [ranked(graph, time, near=near) for graph in graphs]
         found = [one for one in every if one is not None]
         count, value, again = np.array(found).T
         mean = bootstrap(value[:, None], range(len(value)))
         yield (f"| {name} | {len(found)} | {count.mean():.0f} | {mean.mean:.2f} [{mean.low:.2f}, {mean.high:.2f}] "
                f"| {again.mean():.2f} |")  # fmt: skip
     yield ""
-    yield from gated(graphs, times)
+    yield from gated(graphs, time)
     if second is not None:
         yield from ("", *twice(prices, graphs, second))
 
@@ -111,8 +91,7 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("table", type=Path, metavar="TABLE", help="measured.jsonl of a study")
     parser.add_argument("--environment", metavar="TEXT", help="of the table's lines; else that with most of them")
-    parser.add_argument("--left-out", type=int, default=0, metavar="PARTS", help="fit to the others of the table")
-    parser.add_argument("--share", type=float, default=1.0, metavar="PART", help="of these that are fitted to")
+    parser.add_argument("--preset", default="epyc_zen5_avx512_torch213", help="of the machine; default: %(default)s")
     parser.add_argument("--second", metavar="TEXT", help="environment of a second measurement")
     args = parser.parse_args()
-    print("\n".join(table(args.table, args.environment, args.left_out, args.share, args.second)))
+    print("\n".join(table(args.table, args.environment, args.preset, args.second)))

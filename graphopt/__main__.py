@@ -17,7 +17,6 @@ SUBCOMMANDS = {  # one word, or two: where its `main` is, and what it does
     "rules generate": ("graphopt.rewrite.generate", "generate and verify rewrite rules"),
     "rules verify": ("graphopt.rewrite.verify", "verify rewrite rules"),
     "measure calibrate": ("graphopt.hardware.costs.calibrated", "measure this machine for cost=calibrated"),
-    "measure learn_cost": ("graphopt.hardware.code_time", "fit cost=learned to measured plans"),
     "measure race": ("graphopt.hardware.measure.race", "run two ONNX models by turns"),
     "measure backends": ("graphopt.backends.against_eager", "compilers against eager execution on GraphNet's programs"),
     "study status": ("graphopt.report.status", "how far a sweep is: cells done, running, failed, not begun"),

@@ -16,8 +16,7 @@ from graphopt.core.errors import UserError
 from graphopt.core.graph import Graph
 from graphopt.core.machine import Device, Machine
 from graphopt.graphs.readers.pytorch.program_file import packed_program
-from graphopt.hardware.code_time import SHIPPED
-from graphopt.hardware.costs.inductor import Inductor, Learned
+from graphopt.hardware.costs.inductor import GeneratedCode, Inductor
 from graphopt.hardware.inductor.captured import as_graph, capture_step
 from graphopt.hardware.measure.price_table import PriceTable
 from graphopt.hardware.measure.target import Failure, Timing
@@ -128,7 +127,7 @@ def test_the_report_says_what_other_bits_would_bring(graph: Graph, tmp_path: Pat
 
 
 @pytest.mark.slow
-def test_the_learned_model_prices_from_the_same_table(graph: Graph, tmp_path: Path) -> None:
+def test_generated_code_is_priced_from_the_same_table(graph: Graph, tmp_path: Path) -> None:
     """It neither lowers nor compiles again what was measured."""
     fusion, own, table = task(), compiler_choice(graph), tmp_path / "measured.jsonl"
     assert own is not None
@@ -138,14 +137,14 @@ def test_the_learned_model_prices_from_the_same_table(graph: Graph, tmp_path: Pa
     decisions[2, 0, 5] = 1  # tanh decomposed
     cost = model(table)
     assert np.isfinite(cost.price(fusion.realise(graph, decisions)).cost).all()
-    learned = Learned(name="learned", weights=SHIPPED, table=str(table), environment=cost.service.environment,
-                      builders=1, build_seconds=120)  # fmt: skip
-    done = dict(learned.requests.builds.counts)
-    predicted = learned.price(fusion.realise(graph, decisions))
+    code = GeneratedCode(name="code", preset="shipped", table=str(table), environment=cost.service.environment,
+                         builders=1, build_seconds=120)  # fmt: skip
+    done = dict(code.requests.builds.counts)
+    predicted = code.price(fusion.realise(graph, decisions))
     assert np.isfinite(predicted.cost).all() and not predicted.excess.any()
-    assert learned.requests.builds.counts == done
+    assert code.requests.builds.counts == done
     decisions[0, 0, 2] = 1
     with pytest.raises(UserError, match="environment=null"):
-        learned.price(fusion.realise(graph, decisions[:1]))
+        code.price(fusion.realise(graph, decisions[:1]))
     cut = CompilerRequest({}, {"no_such_knob": 1})
-    assert "failure" in learned.requests.lines(graph, [cut], lowers=True)[0]
+    assert "failure" in code.requests.lines(graph, [cut], lowers=True)[0]

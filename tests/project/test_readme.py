@@ -285,7 +285,7 @@ def config(**chosen: str) -> dict[str, Any]:
         ({"judge": "simulator"}, "judge=simulator does not read layout, which task=layouts decides. "
                                  "Cost models for it: layout_time."),
         ({"task": "fusion"}, "cost=layout_time does not read inline, which task=fusion decides. "
-                             "Cost models for it: calibrated, inductor, learned, simulator."),
+                             "Cost models for it: calibrated, generated_code, inductor, simulator."),
         ({"task": "rewrite", "algo": "taso"}, "cost=layout_time reads layout, which task=rewrite does not decide. "
                                               "Cost models for it: flops, gpu, live_bytes, onnxruntime, "
                                               "profiled, simulator, torch."),

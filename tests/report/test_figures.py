@@ -10,9 +10,9 @@ import pytest
 import yaml
 
 from graphopt.core.errors import UserError
-from graphopt.hardware.code_time import MeasuredGraph, MeasuredPlan
 from graphopt.hardware.requests import CompilerRequest
 from graphopt.report import calibration
+from graphopt.report.calibration import MeasuredGraph, MeasuredPlan
 from graphopt.report.figures import FILE, FORMS, KINDS, Figure, figures, figures_of
 
 EXPERIMENTS = yaml.safe_load(FILE.read_text())

@@ -11,7 +11,6 @@ from graphopt.core.graph import Graph
 from graphopt.core.graph_builder import GraphBuilder
 from graphopt.core.machine import Device, Machine
 from graphopt.core.plan import Decisions, Plans
-from graphopt.hardware.code_time import SHIPPED
 from graphopt.hardware.requests import CompilerRequest, request_of
 from graphopt.hardware.search.compiler_policy import CompilerPolicy, Predicted, candidates
 from graphopt.problems.assignment import AssignProblem
@@ -197,7 +196,7 @@ def by_policy(brings: dict[tuple[str, int], float], *, evals: int, each: int = 6
     told, sketched = Table(brings), Table(brings if simulated is None else simulated)
     task = fusion(ONE, numerics="close")
     algo = CompilerPolicy(name="p", considered=300, pool=pool, each=each, untold=untold, sure=0.04, margin=0.001,
-                          preset=PRESET, weights=SHIPPED, table=None, builders=1)  # fmt: skip
+                          preset=PRESET, code=True, table=None, builders=1)  # fmt: skip
 
     def predict(problem: AssignProblem, decisions: Decisions) -> list[Predicted]:
         plans = task.realise(graph, decisions)

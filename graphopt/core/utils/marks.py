@@ -105,14 +105,13 @@ def _read(value: Number, between: Between) -> Number:
 
 @dataclass(frozen=True)
 class Outside:
-    """A value that a file may not say, but for null, an empty list and those of `known`. does: what would be done."""
+    """A value that a file may not say, but for null and an empty list. does: what would be done."""
 
     does: str
-    known: tuple[str, ...] = ()
 
     def here(self, value: Any, where: str, near: Path | None) -> Any:
         """What counts of a value that a file says. near: the file, if it is known. Raises UserError."""
-        if value is None or value == [] or value in self.known:
+        if value is None or value == []:
             return value
         raise UserError(f"{where}={short(value)} {self.does}, and a file may not say so: give it on the command line")
 
@@ -130,5 +129,4 @@ class Own(Outside):
 
 IMPORTS, RUNS = Outside("would be imported"), Outside("would be run")
 UserPath = Annotated[str | None, Outside("would be opened")]
-WeightsFile = Annotated[str | None, Outside("would be opened", known=("shipped", "usual", "none"))]
 OwnFolder = Annotated[str | None, Own()]

@@ -1,5 +1,5 @@
-"""`Inductor`: the time that a program takes as TorchInductor compiles it, measured on this machine; and `Learned`, the
-same predicted from the code that it is lowered to.
+"""`Inductor`: the time that a program takes as TorchInductor compiles it, measured on this machine; and
+`GeneratedCode`, the same predicted from the code that it is lowered to.
 
 A plan says what is stored, inlined or kept apart otherwise than by default, and sets knobs. The source that comes of it
 is compiled and timed by turns with that of the default; a price is that ratio times the default's time.
@@ -19,8 +19,10 @@ from graphopt.core.compiler import KNOBS
 from graphopt.core.errors import Unmeasured
 from graphopt.core.graph import Graph
 from graphopt.core.plan import Plans, Role
-from graphopt.core.utils.marks import Between, Positive, WeightsFile
-from graphopt.hardware.code_time import weights_named
+from graphopt.core.utils.marks import Between, Positive
+from graphopt.costs.loops.preset import load
+from graphopt.hardware.code_time import CodeTime
+from graphopt.hardware.costs.calibrated import preset_here
 from graphopt.hardware.measure.builds import BuildPipeline, Built, shared_builds
 from graphopt.hardware.measure.environment import USERS_MALLOC, environment_here
 from graphopt.hardware.measure.price_table import Environment, Line, PriceTable, TableFile
@@ -156,13 +158,12 @@ def target_of(built: Built) -> Target:
     return Target("inductor", built["digest"], payload)
 
 
-class Learned(CostModel):
+class GeneratedCode(CostModel):
     """Nothing is compiled or run. What the code does (instructions by kind, bytes by how far away they are, loops) is
-    weighed by costs that were fitted to measured plans of other graphs (`graphopt.hardware.code_time`).
+    weighed by what `graphopt measure calibrate` measured (`graphopt.hardware.code_time`).
 
-    weights: `shipped`; null: your own, of `graphopt measure learn_cost`; a file; `usual`: not fitted; `none`: all code
-    takes the same time. table, environment: of what was lowered, as those of `cost=inductor`, which may share them.
-    builders, build_seconds: as there.
+    preset: as of `cost=calibrated`, or `shipped` (`preset_here`). table, environment: of what was lowered, as those of
+    `cost=inductor`, which may share them. builders, build_seconds: as there.
 
     A plan that cannot be lowered costs inf.
     """
@@ -172,10 +173,10 @@ class Learned(CostModel):
     reads: ClassVar[frozenset[Role | str]] = READS
     assumes = ASSUMED
 
-    def __init__(self, *, name: str, weights: WeightsFile, table: Table, environment: Environment,
+    def __init__(self, *, name: str, preset: str | None, table: Table, environment: Environment,
                  builders: Annotated[int, Between(1, 256)], build_seconds: Positive) -> None:  # fmt: skip
         self.name, self._lowers = name, environment is None
-        self.weights = weights_named(weights)
+        self.time = CodeTime.of_preset(load(preset_here(preset)))
         here = environment or f"{environment_here('cpu', 1, ('torch',))}, {USERS_MALLOC}"
         prices = PriceTable(cache_dir() / TABLE if table is None else Path(table))
         self.requests = LoweredRequests(prices, here, shared_builds(builders, build_seconds))
@@ -186,7 +187,7 @@ class Learned(CostModel):
     def price(self, plans: Plans) -> Prices:
         lines = self.lowered(plans.graph, [request_of(plans, b) for b in range(len(plans))])
         failed = np.array(["failure" in line for line in lines])
-        cost = [np.inf if "failure" in line else self.weights.model.of(line["features"]) for line in lines]
+        cost = [np.inf if "failure" in line else self.time.of(line["features"]) for line in lines]
         return Prices(np.array(cost), failed.astype(np.float64))
 
     def lowered(self, graph: Graph, requests: Sequence[CompilerRequest]) -> list[Line]:

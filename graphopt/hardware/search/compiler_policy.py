@@ -6,7 +6,7 @@ these are lowered, and of what was lowered the predicted fastest codes are measu
 around the best, and what several changes that helped bring together. Predictions may be wrong. So a few evaluations of
 every round, and half of them after a round that brought nothing, are of what comes first. These are knobs one by one,
 of which predictions know those least that are of how source is compiled. Simulated times are those of `cost=calibrated`
-(milliseconds each), predicted ones those of `cost=learned` (a second each), fitted to measured plans of other graphs. A
+(milliseconds each), predicted ones those of `cost=generated_code` (a second each). A
 setting that leaves the simulator unmoved counts there as what is predicted of it alone. The order is by the mean of
 both, as logarithms; of equals, those come first that set more knobs of how source is compiled.
 
@@ -29,9 +29,9 @@ import numpy as np
 from graphopt.core.compiler import KNOBS
 from graphopt.core.graph import F64
 from graphopt.core.plan import Decision, Decisions, Role
-from graphopt.core.utils.marks import Between, Few, OwnFolder, Share, WeightsFile, Workers
+from graphopt.core.utils.marks import Between, Few, OwnFolder, Share, Workers
 from graphopt.hardware.costs.calibrated import Calibrated, preset_here
-from graphopt.hardware.costs.inductor import Learned
+from graphopt.hardware.costs.inductor import GeneratedCode
 from graphopt.hardware.requests import request_of
 from graphopt.problems.assignment import AssignProblem
 from graphopt.problems.optimizer import Optimizer
@@ -104,20 +104,21 @@ class CompilerPolicy(Optimizer):
     """considered: decisions that are simulated in a round. pool: of these, those that are lowered. each: evaluations of
     a round; untold: of these, how many are of what comes first, however it is predicted. sure: with a budget of 0, the
     relative gain that must be predicted for the default to be left. margin: as of `compiler_search`. preset: as of
-    `cost=calibrated`, or `shipped` (`preset_here`). weights, table, builders: as of `cost=learned`."""
+    `cost=calibrated`, or `shipped` (`preset_here`). code: false: all code takes the same time, so that the simulator
+    alone decides. table, builders: as of `cost=generated_code`."""
 
     needs_roles = frozenset({Role.FUSION})
     needs = frozenset({"compiled_program"})
 
     def __init__(self, *, name: str, considered: Many, pool: Many, each: Few, untold: Blind, sure: Share,
-                 margin: Share, preset: str | None, weights: WeightsFile, table: OwnFolder,
+                 margin: Share, preset: str | None, code: bool, table: OwnFolder,
                  builders: Workers) -> None:  # fmt: skip
         self.name, self.considered, self.pool, self.margin = name, considered, pool, margin
         self.each, self.untold, self.sure = each, untold, sure
-        learned = Learned(
-            name=name, weights=weights, table=table, environment=None, builders=builders, build_seconds=120
+        predicting = GeneratedCode(
+            name=name, preset=preset, table=table, environment=None, builders=builders, build_seconds=120
         )
-        self.predict: Predict = predictions(learned)
+        self.predict: Predict = predictions(predicting, code=code)
         self.simulate: Simulate = simulations(Calibrated(name=name, preset=preset_here(preset)))
 
     def solve(self, problem: AssignProblem) -> None:
@@ -281,14 +282,14 @@ class _Told:
         return self._open.pop(digest).decision
 
 
-def predictions(model: Learned) -> Predict:
-    """By a learned model, of code that is lowered to."""
+def predictions(model: GeneratedCode, *, code: bool = True) -> Predict:
+    """Of code that is lowered to; code: false: the same time of all."""
 
     def predict(problem: AssignProblem, decisions: Decisions) -> list[Predicted]:
         plans = problem.task.realise(problem.graph, decisions)
         lines = model.lowered(problem.graph, [request_of(plans, b) for b in range(len(plans))])
-        time = model.weights.model.of
-        return [(math.inf, "") if "failure" in line else (time(line["features"]), line["digest"]) for line in lines]
+        return [(math.inf, "") if "failure" in line
+                else (model.time.of(line["features"]) if code else 1.0, line["digest"]) for line in lines]  # fmt: skip
 
     return predict
 

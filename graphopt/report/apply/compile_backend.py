@@ -3,8 +3,8 @@ by predicted times, and compares that with the default for a moment. With `optio
 `backend=decided(...)`, what was decided before counts.
 
 Forward, backward and inference graphs are recognised by what Inductor is given to lower (`key_of`). A graph of the same
-operators on other shapes (`structure_of`) keeps a decision, unless `cost=learned` predicts a loss there. Others, that
-nothing was decided about, are compiled as Inductor does by itself.
+operators on other shapes (`structure_of`) keeps a decision, unless `cost=generated_code` predicts a loss there. Others,
+that nothing was decided about, are compiled as Inductor does by itself.
 """
 
 import json
@@ -33,11 +33,13 @@ from graphopt.core.compiler import KNOBS, Numerics
 from graphopt.core.compiler import options as options_of
 from graphopt.core.errors import UserError
 from graphopt.core.graph import Graph, GraphError
+from graphopt.costs.loops.preset import load
 from graphopt.graphs.readers.pytorch.program_file import FxProgram, Phase, key_of, packed_program, unpacked_program
 from graphopt.graphs.readers.pytorch.program_inputs import InputSpec
 from graphopt.hardware.apply.allocator import use_allocator
-from graphopt.hardware.code_time import SHIPPED, weights_named
-from graphopt.hardware.costs.inductor import NOTHING, Learned
+from graphopt.hardware.code_time import CodeTime
+from graphopt.hardware.costs.calibrated import preset_here
+from graphopt.hardware.costs.inductor import NOTHING, GeneratedCode
 from graphopt.hardware.inductor.captured import as_graph, phase_of
 from graphopt.hardware.inductor.lowering import Request, Requests, carried_out, check_version, lower, replaced
 from graphopt.hardware.inductor.strided_reads import with_strided_reads_fixed
@@ -131,16 +133,16 @@ def _held(request: CompilerRequest, gm: GraphModule, phase: Phase, *, fixed: boo
         warnings.warn(f"what was decided for fixed shapes is carried out in a {phase} graph of changing ones, "
                       "unmeasured", stacklevel=2)  # fmt: skip
         return request
-    program, time = _program(gm, phase), weights_named(SHIPPED).model
+    program, time = _program(gm, phase), CodeTime.of_preset(load(preset_here("shipped")))
     if program.device != "cpu":
-        warnings.warn(f"what was decided for other shapes is left alone in this {phase} graph: cost=learned knows code "
-                      "for CPUs only", stacklevel=2)  # fmt: skip
+        warnings.warn(f"what was decided for other shapes is left alone in this {phase} graph: cost=generated_code "
+                      "knows code for CPUs only", stacklevel=2)  # fmt: skip
         return NOTHING
     words = {name: Request(word) for name, word in request.requests.items()}
     ratio = time.ratio(lower(program, words, request.knobs).features, lower(program, {}, {}).features)
     kept = "carried out" if ratio <= 1 else "left alone"
     warnings.warn(f"what was decided for other shapes is {kept} in this {phase} graph: {ratio:.2f} of the default's "
-                  "time by cost=learned", stacklevel=2)  # fmt: skip
+                  "time by cost=generated_code", stacklevel=2)  # fmt: skip
     return request if ratio <= 1 else NOTHING
 
 
@@ -176,10 +178,10 @@ def alike_of(program: FxProgram, request: CompilerRequest) -> tuple[str, Alike]:
 @lru_cache(maxsize=1)
 def _decider(numerics: Numerics) -> Parts:
     """Task, costs and policy, of which the last two lower in the same processes, for all graphs of this process."""
-    words = ["dataset=lowered", "task=fusion", "machine=cpu_gpu", "cost=learned", "cost@judge=learned"]
+    words = ["dataset=lowered", "task=fusion", "machine=cpu_gpu", "cost=generated_code", "cost@judge=generated_code"]
     more = ["algo=compiler_policy", f"task.numerics={numerics}", f"cost.builders={min(4, os.cpu_count() or 1)}"]
     parts = build(composed([*words, *more]))
-    assert isinstance(parts.algo, CompilerPolicy) and isinstance(parts.cost, Learned)
+    assert isinstance(parts.algo, CompilerPolicy) and isinstance(parts.cost, GeneratedCode)
     parts.algo.predict = predictions(parts.cost)
     return parts
 
@@ -193,7 +195,7 @@ def unmeasured(program: FxProgram, numerics: Numerics) -> CompilerRequest:
                       "for CPUs only; measure with cost=inductor and give decisions", stacklevel=2)  # fmt: skip
         return NOTHING
     parts = _decider(numerics)
-    assert isinstance(parts.cost, Learned)
+    assert isinstance(parts.cost, GeneratedCode)
     try:
         graph = as_graph(program, name=program.phase, family="compiled")
         graph = replace(graph, program=packed_program(program))

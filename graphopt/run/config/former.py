@@ -27,6 +27,9 @@ _MOVED = {  # without `graphopt.`
     "encoders.gat": "learn.encoders.convolutions", "encoders.gin": "learn.encoders.convolutions",
     "encoders.graphsage": "learn.encoders.convolutions", "encoders.pyg": "learn.encoders.convolutions",
     "encoders.sequence": "learn.encoders.message_passing", "costs.learned": "hardware.costs.inductor",
+    "costs.inductor.Learned": "hardware.costs.inductor.GeneratedCode",
+    "costs.learned.Learned": "hardware.costs.inductor.GeneratedCode",
+    "hardware.costs.inductor.Learned": "hardware.costs.inductor.GeneratedCode",
     "costs.onnx_runtime": "hardware.costs.whole_program", "costs.profiled": "hardware.costs.whole_program",
     "costs.torch_eager": "hardware.costs.whole_program", "datasets.training_step": "graphs.torch_module",
     "machine": "core.machine", "search.annealing": "search.walks.local", "search.brkga": "search.genetic.brkga",
@@ -74,7 +77,8 @@ ADDED: dict[str, dict[str, Any]] = {
     "graphopt.run.training.settings.TrainerSettings": {"num_nodes": 1},
     "graphopt.hardware.costs.inductor.Inductor": {"allocator": "keep"},
     "graphopt.hardware.costs.whole_program.Profiled": {"runtime": "torch"},
-    "graphopt.hardware.search.compiler_policy.CompilerPolicy": {"sure": 0.04},
+    "graphopt.hardware.search.compiler_policy.CompilerPolicy": {"sure": 0.04, "code": True},
+    "graphopt.hardware.costs.inductor.GeneratedCode": {"preset": "shipped"},
     "graphopt.learn.go.GO": {"guided": True, "placing": None},
     "graphopt.learn.regal.REGAL": {"actions": "graph"},
     "graphopt.learn.rewriters.xrlflow.XRLflow": {"totals": True, "sampled": False, "encoded": False},
@@ -102,6 +106,8 @@ ADDED: dict[str, dict[str, Any]] = {
 ANY = object()  # whatever the value is
 REMOVED: dict[str, dict[str, Any]] = {
     "graphopt.hardware.costs.inductor.Inductor": {"filter": None},
+    "graphopt.hardware.costs.inductor.GeneratedCode": {"weights": ANY},  # costs that were fitted to plans
+    "graphopt.hardware.search.compiler_policy.CompilerPolicy": {"weights": ANY},
     "graphopt.contests.tiling.tiling_contest.TilingProblems": {"drawn": ANY},  # graphs to train on
     "graphopt.search.walks.local.Annealing": {"deltas": False},
     "graphopt.search.walks.local.LocalSearch": {"deltas": False},
