@@ -12,9 +12,9 @@ from graphopt.costs.loops.preset import Level, Preset
 Features = Mapping[str, float]
 # Instructions -> what a preset calls them. Others have their own names there.
 CALLED = {"simple": "add", "load": "read", "store": "write", "div": "truediv", "strided": "uneven",
-          "mask_load": "truth_read", "mask_store": "truth_write",
-          "fma": "add", "isnan": "add", "is_masked": "add", "to": "add", "div_floor_integer": "add",
-          "cascade_sum_combine": "add"}  # fmt: skip
+          "mask_load": "truth_read", "mask_store": "truth_write", "fma": "add", "isnan": "add", "is_masked": "add",
+          "to": "add", "div_floor_integer": "add", "cascade_sum_combine": "add", "sum_masked_reduce": "add",
+          "max_masked_reduce": "add", "min_masked_reduce": "add"}  # fmt: skip
 MISSED = {"missed_load": "missed_read", "missed_store": "missed_write"}  # counted one by one in vectors too
 PART_STORES = 5  # times a load: a vector that is not full is written through a buffer
 FUNCTION = 5.0  # ns of a call that no probe knows
