@@ -85,7 +85,6 @@ def figures(experiment: Spec, rows: Sequence[Row], place: Path = Path()) -> list
     """What an entry of the file asks of rows; place: where the rows lie."""
     common = {key: value for key, value in experiment.items() if key != "figures"} | {"place": place}
     found: list[Figure] = []
-    rows = marked(rows)
     entries = (each for entry in experiment["figures"] for each in _listed(entry))
     for entry in entries:
         for spec in _repeated({**common, **entry}, rows):
@@ -95,11 +94,6 @@ def figures(experiment: Spec, rows: Sequence[Row], place: Path = Path()) -> list
             kind = spec.get("kind", "faster")
             found += paired(spec, chosen) if kind in FORMS else KINDS[kind](spec, chosen)
     return found
-
-
-def marked(rows: Sequence[Row]) -> list[Row]:
-    """With the field `raced`: whether the default was measured again in a race of the row's own."""
-    return [{**row, "raced": row.get("initial") != row.get("searched_initial")} for row in rows]
 
 
 def _repeated(entry: Spec, rows: Sequence[Row]) -> Iterator[Spec]:
@@ -198,8 +192,6 @@ FORMS = {
     "speed_up": Form(lambda own, other: math.log(other / own), math.exp),
     "ratio": Form(lambda own, other: math.log(own / other), math.exp),
     "slower": Form(lambda own, other: float(own > SLOWER * other), lambda mean: 100 * mean),  # % of the cases
-    "own": Form(lambda own, other: math.log(own), math.exp),  # of the cases of both
-    "peer": Form(lambda own, other: math.log(other), math.exp),
     "percent": Form(lambda own, other: own, lambda mean: 100 * mean),
     "times": Form(lambda own, other: own / other, lambda mean: mean),
 }

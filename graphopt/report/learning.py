@@ -13,7 +13,7 @@ import yaml
 
 from graphopt import CONF
 from graphopt.core.errors import UserError
-from graphopt.report.figures import Figure, Row, exact, figures, marked, select
+from graphopt.report.figures import Figure, Row, exact, figures, select
 from graphopt.report.tables.read_rows import read_rows, row_files
 from graphopt.report.tables.table import Table, changes
 
@@ -77,23 +77,22 @@ def _lines(entry: Mapping[str, Any], place: Path) -> Iterator[LearnedGain]:
               "evals": "last" if traced else [evals]}  # of a trace one row has all budgets
              for evals in entry["evals"] for name, (ours, over) in asked.items() if ours and over]  # fmt: skip
     found = {each.name: each for each in figures({**entry, "figures": specs}, rows)}
-    at = {} if traced or None in entry["evals"] else {"evals_cap": entry["evals"]}
+    at = {} if traced else {"evals_cap": entry["evals"]}
     own = select(select(select(rows, entry.get("where", {})), learned), at)
     graphs = len({row["graph"] for row in own})
     for evals in entry["evals"]:
         over = {peer: found[f"{peer}/{evals}"] for peer in entry["unlearned"] if f"{peer}/{evals}" in found}
         best = min(over, key=lambda peer: over[peer].value, default="")
-        budget = entry.get("budget") or f"{evals:,}"
         itself = exact("", 0) if best and best == untrained else found.get(f"untrained/{best}/{evals}")
         yield LearnedGain(
-            entry["problem"], entry["method"], studies[0], budget, graphs, str(entry["trainings"]),
+            entry["problem"], entry["method"], studies[0], f"{evals:,}", graphs, str(entry["trainings"]),
             entry.get("blind", False), best, over.get(best), found.get(f"untrained/{evals}"), itself,
         )  # fmt: skip
 
 
 @lru_cache(maxsize=2)
 def _rows(study: Path) -> list[Row]:
-    return marked([row for row in read_rows(row_files(study))[0] if row.get("status") == "ok"])
+    return [row for row in read_rows(row_files(study))[0] if row.get("status") == "ok"]
 
 
 def learning_table(lines: Sequence[LearnedGain]) -> Table:
