@@ -1,6 +1,6 @@
-"""Programs of torch's own functions, to which the costs of `cost=learned` are fitted: optimisers of torch.optim,
-losses, and chains of layers, activations, reductions and selections that a seed draws, as Adams et al. (2019, section
-5) draw pipelines.
+"""Programs of torch's own functions, on which costs of generated code are looked at: optimisers of torch.optim, losses,
+and chains of layers, activations, reductions and selections that a seed draws, as Adams et al. (2019, section 5) draw
+pipelines.
 
     python run.py experiment=calibration dataset.source=benchmarks/library_programs.py dataset.graphs=compiled
 

@@ -1,4 +1,4 @@
-"""Truth values that follow no pattern are guessed wrongly; which ones a program has is found by running it."""
+"""Truth values that follow no pattern are mispredicted; which ones a program has is found by running it."""
 
 from dataclasses import replace
 

@@ -55,6 +55,7 @@ def test_a_mixture_of_data_sets_is_resolved_all_the_way_down() -> None:
 def test_former_options_are_read_as_those_that_they_were_values_of(group: str, former: str) -> None:
     now = FORMER[group][former]
     node = registry.option(group, now) | {"name": former}
+    node |= {"environment": "there"} if "environment" in node else {}
     assert former not in registry.options(group)
     said = {"_option_": former} | {key: value for key, value in node.items() if key != "_target_"}
     assert node_of(group, said) == node

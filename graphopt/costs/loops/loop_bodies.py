@@ -39,7 +39,7 @@ class Read(NamedTuple):
 @dataclass(frozen=True, slots=True)
 class Buffer:
     """numel, item: elements, and bytes of one. whole: of a whole-number type, so that it may hold indices. missed: of
-    truth values, the share that a processor guesses wrongly. kept: read by the caller."""
+    truth values, the share that is mispredicted. kept: read by the caller."""
 
     name: str
     numel: int

@@ -28,7 +28,7 @@ Level = tuple[float, float]
 class Preset:
     """Nanoseconds. vector, scalar: operation -> of one element, in loops that are and are not vectorised; `wide`: of an
     operation on numbers of 64 bits, on top; `read`, `write`: of an element in the nearest cache, `truth_read` and
-    `truth_write` of truth values, `missed_read` and `missed_write` of one that the processor guesses wrongly, on top;
+    `truth_write` of truth values, `missed_read` and `missed_write` of one that is mispredicted, on top;
     `uneven`: of one that the loop does not step to by one; `unknown`: of operations that
     were not measured. read, write: (bytes that were touched since, of one byte on top), ascending. part: of writing a
     vector that is not full, on top. result: of allocating a buffer and beginning the loop that writes it; kernel: of
@@ -115,7 +115,7 @@ def _levels(stored: Any) -> tuple[Level, ...]:
     return levels
 
 
-HALF = 0.5  # of truth values that are drawn with equal chances, which are guessed wrongly
+HALF = 0.5  # of truth values that are drawn with equal chances, which are mispredicted
 LEAST = 0.001  # ns of an operation: less is noise of a difference
 NS = 1e9
 

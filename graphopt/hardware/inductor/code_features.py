@@ -4,7 +4,7 @@ The work is read off the text of the C++ source: instructions by kind, as often 
 is done on vectors, `s.KIND` on one number: `load`, `store`, `div`, functions by their names, and `simple`, all other
 arithmetic. Counted beside these are `part_load` and `part_store`, of fewer numbers than a vector has, which go through
 a buffer; `wide`, lines on numbers of 64 bits, which take two vectors. Of truth values in memory there are `mask_load`
-and `mask_store`, and how many of these a processor guesses wrongly (`truth_values`): `missed_load`, `missed_store`.
+and `mask_store`, and how many of these are mispredicted (`truth_values`): `missed_load`, `missed_store`.
 `strided`: reads and writes that move to another cache line with every iteration. `trips`: iterations of loops.
 Constants and broadcasts are free.
 """
@@ -67,7 +67,7 @@ class _Scope(NamedTuple):
 
 def source_work(kernel: str, missed: Sequence[float] = ()) -> Counter[str]:
     """Instruction -> how often it runs, of the text of one kernel. missed: of each argument the share of truth values
-    that a processor guesses wrongly."""
+    that are mispredicted."""
     made, vectors = Counter[str](), set[str]()
     arguments = re.findall(r"(\w+)\* *(?:__restrict__ )?(\w+)", kernel[: kernel.find("\n{")])
     masks = {
@@ -166,7 +166,7 @@ def features(graph: GraphLowering, source: str, missed: Mapping[str, float]) -> 
     """`bytes`: read and written by kernels; `kernels` and `nests` (outermost loops) in the source; `calls`: of
     functions of libraries, `flops` theirs; of C++ only `v.KIND`, `s.KIND` and `trips` of `source_work`; `bytes.near`,
     `bytes.middle`, `bytes.far`: by what was read and written since they were last touched, so by their cache. missed:
-    nodes of truth values -> the share of them that a processor guesses wrongly."""
+    nodes of truth values -> the share of them that is mispredicted."""
     calls = [leaf for node in graph.scheduler.nodes for leaf in node.get_nodes() if leaf.is_extern()]
     kernels = _KERNEL.findall(source)
     given = {name: arguments.split(", ") for name, arguments in _CALL.findall(source)}

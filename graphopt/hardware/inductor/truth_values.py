@@ -1,6 +1,6 @@
-"""How well a processor guesses truth values in memory.
+"""How often a processor mispredicts branches on truth values in memory.
 
-Vectorised code of TorchInductor reads and writes truth values one by one, with a branch each. A processor guesses where
+Vectorised code of TorchInductor reads and writes truth values one by one, with a branch each. A processor predicts where
 a branch goes. On values that follow no pattern it often errs, and each error takes some nanoseconds. Reading 16 values
 takes 9 ns where all are true, and 50 ns where they are drawn with equal chances (AMD EPYC, torch 2.13).
 """
@@ -21,7 +21,7 @@ _KNOWN: "WeakKeyDictionary[GraphModule, dict[str, float]]" = WeakKeyDictionary()
 
 
 def missed_shares(program: FxProgram) -> dict[str, float]:
-    """Node of truth values -> the share of them that is guessed wrongly, on drawn inputs; of each program found once.
+    """Node of truth values -> the share of them that is mispredicted, on drawn inputs; of each program found once.
     Empty for a GPU, and where the program cannot be run op by op. The caller's random numbers stay as they are."""
     if program.device != "cpu":
         return {}
@@ -49,7 +49,7 @@ class _Shares(Interpreter):
 
 
 def missed_share(values: Tensor) -> float:
-    """By the better of two guesses: always the same, or as the last value was; or the opposite of either."""
+    """By the better of two predictions: always the same, or as the last value was; or the opposite of either."""
     flat = values.reshape(-1)
     same, turns = float(flat.float().mean()), float((flat[1:] ^ flat[:-1]).float().mean())
     return min(same, 1 - same, turns, 1 - turns)

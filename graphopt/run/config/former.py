@@ -61,6 +61,7 @@ _FORMER = {
         "remeasured": "remeasured_greedy remeasured_mcts remeasured_sums remeasured_tensat",
         "scan": "scan_random_start", "tensat": "tensat_greedy",
     },
+    "cost": {"generated_code": "learned"},
     "dataset": {
         "models": "models_far", "regal": "regal_paper regal_runtime", "regal_mixed": "regal_transfer",
         "synthetic": "layered", "tiling": "tiling_contest tiling_taught",
