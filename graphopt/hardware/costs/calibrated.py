@@ -119,7 +119,7 @@ def measured(service: Service, folder: Path) -> Mapping[str, float]:
 
 def main(arguments: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(prog="graphopt measure calibrate",
-                                     description="Measure the numbers of cost=calibrated here.")  # fmt: skip
+                                     description="Measure here the numbers of cost=calibrated and cost=generated_code.")  # fmt: skip
     parser.add_argument("--file", type=Path, default=None, help="of the numbers; default: in $GRAPHOPT_CACHE")
     args = parser.parse_args(arguments)
     file = args.file or cache_dir() / FILE
