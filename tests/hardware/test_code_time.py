@@ -6,7 +6,7 @@ import pytest
 
 from graphopt.costs.loops.preset import load, shipped
 from graphopt.hardware.code_time import FUNCTION, PART_STORES, CodeTime
-from graphopt.hardware.costs.calibrated import preset_here
+from graphopt.hardware.costs.calibrated import preset_named
 from graphopt.hardware.measure import environment
 
 PRESET = load("epyc_zen5_avx512_torch213")
@@ -19,8 +19,8 @@ def test_what_is_shipped_is_for_vectors_as_wide_as_the_processors(
 ) -> None:
     monkeypatch.setattr(environment, "_facts", lambda: (("model name", "Some"), ("flags", flags)))
     assert environment.processor() == processor
-    assert ("avx512" in str(preset_here("shipped"))) == ("AVX512" in processor) and preset_here("shipped") in shipped()
-    assert preset_here("other") == "other" and preset_here(None) is None
+    assert (preset_named("shipped") == PRESET) == ("AVX512" in processor)
+    assert all(preset_named(name) == load(name) for name in shipped())
 
 
 def test_a_vector_costs_what_its_numbers_do_and_a_mispredicted_branch_costs_alike() -> None:

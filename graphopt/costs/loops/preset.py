@@ -68,7 +68,7 @@ def load(name: str | None) -> Preset:
         path = cache_dir() / FILE
         if not path.is_file():
             raise UserError(f"there is no {path}: run `{COMMAND}`, which measures it in some minutes, or choose a "
-                            f"preset: cost.preset={' or '.join(shipped())}")  # fmt: skip
+                            f"preset: cost.preset=shipped, or {', '.join(shipped())}")  # fmt: skip
         return read(path)
     if name not in shipped():
         raise UserError(f"there is no preset {name[:60]!r}; there are {', '.join(shipped())}, and null: what "

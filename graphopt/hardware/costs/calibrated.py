@@ -29,7 +29,7 @@ from graphopt.core.operators import Category
 from graphopt.core.plan import Plans, Role
 from graphopt.core.utils.terminal import Bar, say
 from graphopt.costs.loops.estimate import Estimate, Rules
-from graphopt.costs.loops.preset import FILE, derived, load, save
+from graphopt.costs.loops.preset import FILE, Preset, derived, load, save
 from graphopt.hardware.measure.environment import has_avx512, variables
 from graphopt.hardware.measure.service import Service
 from graphopt.hardware.measure.target import Measuring, Target
@@ -42,14 +42,15 @@ TABLE = Path("measured") / "calibration.jsonl"
 RULES = {"reads_threshold": "reads", "opcount_threshold": "size", "acc_reads_threshold": "gathered"}
 
 
-def preset_here(name: str | None) -> str | None:
-    """`shipped`: the preset that comes with graphopt for vectors as wide as this processor's. Any other name stays."""
+def preset_named(name: str | None) -> Preset:
+    """`shipped`: of those that come with graphopt the one for vectors as wide as this processor's; else as `load`."""
     wide = {True: "epyc_zen5_avx512_torch213", False: "epyc_zen5_avx2_torch213"}
-    return wide[has_avx512()] if name == "shipped" else name
+    return load(wide[has_avx512()] if name == "shipped" else name)
 
 
 class Calibrated(CostModel):
-    """preset: name of a file of numbers that comes with graphopt; null: what was measured here.
+    """preset: name of a file of numbers that comes with graphopt, or `shipped` (`preset_named`); null: what was
+    measured here.
 
     Knobs that change arithmetic, not what is stored, are accepted and cost nothing. Calls of libraries cost their FLOP.
     """
@@ -60,7 +61,7 @@ class Calibrated(CostModel):
     assumes = ASSUMED
 
     def __init__(self, *, name: str, preset: str | None) -> None:
-        self.name, self.preset = name, load(preset)
+        self.name, self.preset = name, preset_named(preset)
         self._estimates: WeakKeyDictionary[Graph, Estimate] = WeakKeyDictionary()
 
     def price(self, plans: Plans) -> Prices:
@@ -119,7 +120,7 @@ def measured(service: Service, folder: Path) -> Mapping[str, float]:
 
 def main(arguments: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(prog="graphopt measure calibrate",
-                                     description="Measure here the numbers of cost=calibrated and cost=generated_code.")  # fmt: skip
+                                     description="Measure what operations, reads and loops take here.")  # fmt: skip
     parser.add_argument("--file", type=Path, default=None, help="of the numbers; default: in $GRAPHOPT_CACHE")
     args = parser.parse_args(arguments)
     file = args.file or cache_dir() / FILE

@@ -20,9 +20,8 @@ from graphopt.core.errors import Unmeasured
 from graphopt.core.graph import Graph
 from graphopt.core.plan import Plans, Role
 from graphopt.core.utils.marks import Between, Positive
-from graphopt.costs.loops.preset import load
 from graphopt.hardware.code_time import CodeTime
-from graphopt.hardware.costs.calibrated import preset_here
+from graphopt.hardware.costs.calibrated import preset_named
 from graphopt.hardware.measure.builds import BuildPipeline, Built, shared_builds
 from graphopt.hardware.measure.environment import USERS_MALLOC, environment_here
 from graphopt.hardware.measure.price_table import Environment, Line, PriceTable, TableFile
@@ -162,7 +161,7 @@ class GeneratedCode(CostModel):
     """Nothing is compiled or run. What the code does (instructions by kind, bytes by how far away they are, loops) is
     weighed by what `graphopt measure calibrate` measured (`graphopt.hardware.code_time`).
 
-    preset: as of `cost=calibrated`, or `shipped` (`preset_here`). table, environment: of what was lowered, as those of
+    preset: as of `cost=calibrated`. table, environment: of what was lowered, as those of
     `cost=inductor`, which may share them. builders, build_seconds: as there.
 
     A plan that cannot be lowered costs inf.
@@ -176,7 +175,7 @@ class GeneratedCode(CostModel):
     def __init__(self, *, name: str, preset: str | None, table: Table, environment: Environment,
                  builders: Annotated[int, Between(1, 256)], build_seconds: Positive) -> None:  # fmt: skip
         self.name, self._lowers = name, environment is None
-        self.time = CodeTime.of_preset(load(preset_here(preset)))
+        self.time = CodeTime.of_preset(preset_named(preset))
         here = environment or f"{environment_here('cpu', 1, ('torch',))}, {USERS_MALLOC}"
         prices = PriceTable(cache_dir() / TABLE if table is None else Path(table))
         self.requests = LoweredRequests(prices, here, shared_builds(builders, build_seconds))

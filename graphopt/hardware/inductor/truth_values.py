@@ -1,8 +1,8 @@
 """How often a processor mispredicts branches on truth values in memory.
 
-Vectorised code of TorchInductor reads and writes truth values one by one, with a branch each. A processor predicts where
-a branch goes. On values that follow no pattern it often errs, and each error takes some nanoseconds. Reading 16 values
-takes 9 ns where all are true, and 50 ns where they are drawn with equal chances (AMD EPYC, torch 2.13).
+Vectorised code of TorchInductor reads and writes truth values one by one, with a branch each. A processor predicts
+where a branch goes. On values that follow no pattern it often errs, and each error takes some nanoseconds. Reading 16
+values takes 9 ns where all are true, and 50 ns where they are drawn with equal chances (AMD EPYC, torch 2.13).
 """
 
 from collections.abc import Mapping

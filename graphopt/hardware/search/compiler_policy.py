@@ -30,7 +30,7 @@ from graphopt.core.compiler import KNOBS
 from graphopt.core.graph import F64
 from graphopt.core.plan import Decision, Decisions, Role
 from graphopt.core.utils.marks import Between, Few, OwnFolder, Share, Workers
-from graphopt.hardware.costs.calibrated import Calibrated, preset_here
+from graphopt.hardware.costs.calibrated import Calibrated
 from graphopt.hardware.costs.inductor import GeneratedCode
 from graphopt.hardware.requests import request_of
 from graphopt.problems.assignment import AssignProblem
@@ -104,7 +104,7 @@ class CompilerPolicy(Optimizer):
     """considered: decisions that are simulated in a round. pool: of these, those that are lowered. each: evaluations of
     a round; untold: of these, how many are of what comes first, however it is predicted. sure: with a budget of 0, the
     relative gain that must be predicted for the default to be left. margin: as of `compiler_search`. preset: as of
-    `cost=calibrated`, or `shipped` (`preset_here`). code: false: all code takes the same time, so that the simulator
+    `cost=calibrated`. code: false: all code takes the same time, so that the simulator
     alone decides. table, builders: as of `cost=generated_code`."""
 
     needs_roles = frozenset({Role.FUSION})
@@ -119,7 +119,7 @@ class CompilerPolicy(Optimizer):
             name=name, preset=preset, table=table, environment=None, builders=builders, build_seconds=120
         )
         self.predict: Predict = predictions(predicting, code=code)
-        self.simulate: Simulate = simulations(Calibrated(name=name, preset=preset_here(preset)))
+        self.simulate: Simulate = simulations(Calibrated(name=name, preset=preset))
 
     def solve(self, problem: AssignProblem) -> None:
         climb = Climb(problem, self.each, self.margin)

@@ -33,12 +33,11 @@ from graphopt.core.compiler import KNOBS, Numerics
 from graphopt.core.compiler import options as options_of
 from graphopt.core.errors import UserError
 from graphopt.core.graph import Graph, GraphError
-from graphopt.costs.loops.preset import load
 from graphopt.graphs.readers.pytorch.program_file import FxProgram, Phase, key_of, packed_program, unpacked_program
 from graphopt.graphs.readers.pytorch.program_inputs import InputSpec
 from graphopt.hardware.apply.allocator import use_allocator
 from graphopt.hardware.code_time import CodeTime
-from graphopt.hardware.costs.calibrated import preset_here
+from graphopt.hardware.costs.calibrated import preset_named
 from graphopt.hardware.costs.inductor import NOTHING, GeneratedCode
 from graphopt.hardware.inductor.captured import as_graph, phase_of
 from graphopt.hardware.inductor.lowering import Request, Requests, carried_out, check_version, lower, replaced
@@ -133,7 +132,7 @@ def _held(request: CompilerRequest, gm: GraphModule, phase: Phase, *, fixed: boo
         warnings.warn(f"what was decided for fixed shapes is carried out in a {phase} graph of changing ones, "
                       "unmeasured", stacklevel=2)  # fmt: skip
         return request
-    program, time = _program(gm, phase), CodeTime.of_preset(load(preset_here("shipped")))
+    program, time = _program(gm, phase), CodeTime.of_preset(preset_named("shipped"))
     if program.device != "cpu":
         warnings.warn(f"what was decided for other shapes is left alone in this {phase} graph: cost=generated_code "
                       "knows code for CPUs only", stacklevel=2)  # fmt: skip
