@@ -335,7 +335,6 @@ extern "C"  void  kernel(const float* in_ptr0, float* out_ptr0)
 def test_instructions_run_as_often_as_their_loops() -> None:
     """10 rows of two whole vectors, and of 8 numbers one by one."""
     work = source_work(KERNEL)
-    assert work.pop("trips") == 10 + 10 * 3 + 10 * 8
     assert work == {
         "v.load": 20, "v.store": 20, "v.exp": 20, "v.div": 20,
         "v.simple": 20 * 3,  # a product, a sum and a change of sign

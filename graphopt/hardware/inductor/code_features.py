@@ -5,7 +5,7 @@ is done on vectors, `s.KIND` on one number: `load`, `store`, `div`, functions by
 arithmetic. Counted beside these are `part_load` and `part_store`, of fewer numbers than a vector has, which go through
 a buffer; `wide`, lines on numbers of 64 bits, which take two vectors. Of truth values in memory there are `mask_load`
 and `mask_store`, and how many of these are mispredicted (`truth_values`): `missed_load`, `missed_store`.
-`strided`: reads and writes that move to another cache line with every iteration. `trips`: iterations of loops.
+`strided`: reads and writes that move to another cache line with every iteration.
 Constants and broadcasts are free.
 """
 
@@ -79,7 +79,6 @@ def source_work(kernel: str, missed: Sequence[float] = ()) -> Counter[str]:
         inner = _entered(line, now)
         if inner is not None:
             ahead = inner
-            made["trips"] += int(inner.runs) * (len(inner.loops) > len(now.loops))
         elif not line.startswith(("#", "{", "}")):
             made.update(
                 {kind: int(now.runs * count) for kind, count in _statement(line, vectors, masks, now.loops).items()}
@@ -164,7 +163,7 @@ _KERNEL = re.compile(r"^(\w+) = async_compile\.cpp_pybinding\((.*?)^'''\)", re.M
 
 def features(graph: GraphLowering, source: str, missed: Mapping[str, float]) -> dict[str, float]:
     """`bytes`: read and written by kernels; `kernels` and `nests` (outermost loops) in the source; `calls`: of
-    functions of libraries, `flops` theirs; of C++ only `v.KIND`, `s.KIND` and `trips` of `source_work`; `bytes.near`,
+    functions of libraries, `flops` theirs; of C++ only `v.KIND` and `s.KIND` of `source_work`; `bytes.near`,
     `bytes.middle`, `bytes.far`: by what was read and written since they were last touched, so by their cache. missed:
     nodes of truth values -> the share of them that is mispredicted."""
     calls = [leaf for node in graph.scheduler.nodes for leaf in node.get_nodes() if leaf.is_extern()]
