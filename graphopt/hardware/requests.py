@@ -140,7 +140,7 @@ class LoweredRequests:
 
     def file(self, graph: Graph) -> Path:
         """The graph's program. Raises GraphError where it has none."""
-        if graph.program is None:
+        if not isinstance(graph.program, bytes):
             raise GraphError(f"{graph.name} comes without the program that is to be lowered; use dataset=lowered")
         if graph not in self._files:
             path = cache_dir() / "programs" / f"{graph_key(graph)}.program.json.gz"

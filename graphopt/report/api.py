@@ -93,6 +93,7 @@ def optimize(  # type: ignore[misc]  # overloads name what decides the result's 
         cost: a cost model of the command line, which judges as well; None: the task's usual one. With `inductor`
             (task=fusion, an nn.Module) every graph that torch.compile makes of the module is compiled and timed on this
             machine. With `backward` those of its gradient are, too. torch.compile's caches in this process are cleared.
+            `calibrated` and `generated_code` predict such times, of an nn.Module as one graph.
         task: what is decided, an option of the command line (`graphopt --help`).
         algo: an algorithm; None or "auto": what the stored tables recommend (conf/recommended.yaml). The answer's
             `facts["algo"]` names it.
@@ -127,7 +128,7 @@ def optimize(  # type: ignore[misc]  # overloads name what decides the result's 
             words = _words(
                 task, algo, machine, objective, 1000 if budget is None else budget, seconds, seed, ckpt, cost
             )
-            given, held = _model(model, example_inputs, task, backward)
+            given, held = _model(model, example_inputs, task, backward, cost)
             told = [*words, *_optional("task.numerics", numerics), *given]
             return _solved(_decided(_with_settings(settings, told)), held)
         budget = 12 if budget is None else budget
@@ -402,7 +403,9 @@ def _configured(words: Sequence[str], settings: Sequence[str], data: Any, val: A
 # ---- models and data sets
 
 
-def _model(model: Any, example_inputs: Any, task: str, backward: bool) -> tuple[list[str], Graph | None]:
+def _model(
+    model: Any, example_inputs: Any, task: str, backward: bool, cost: str | None = None
+) -> tuple[list[str], Graph | None]:
     """(words that name the data set, the graph if it is held already)."""
     if isinstance(model, Graph):
         return [], model
@@ -418,6 +421,13 @@ def _model(model: Any, example_inputs: Any, task: str, backward: bool) -> tuple[
         from graphopt.graphs.readers.pytorch.step_capture import capture_step
 
         return [], capture_step(model, example_inputs, name=name, family=name)
+    if (
+        cost in registry.options("cost")
+        and "compiled_program" in target_of(registry.option("cost", cost), "cost").needs
+    ):
+        from graphopt.hardware.datasets.lowered import lowered_module
+
+        return [], lowered_module(model, example_inputs, name=name, backward=backward)
     from graphopt.graphs.readers.pytorch.capture import capture
 
     return [], capture(model, example_inputs, name=name, family=name, backward=backward, keep_program=True)

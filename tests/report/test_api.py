@@ -53,6 +53,16 @@ def test_an_own_module_under_every_task(task: str, tmp_path: Path) -> None:
     assert saved.check() == [] and saved.to_json() == answer.to_json()
 
 
+@pytest.mark.parametrize(("cost", "backward"), [("calibrated", True), ("generated_code", False)])
+def test_an_own_module_by_predicted_times_of_torchinductor(cost: str, backward: bool) -> None:
+    """Of the program that is lowered; a graph that was captured op by op has none."""
+    answer = graphopt.optimize(Block(), torch.zeros(8, 64), cost=cost, backward=backward, budget=4)
+    assert answer.price <= answer.default_price and isinstance(answer.graph.program, bytes)
+    settings = [f"cost={cost}", f"cost@judge={cost}", "machine=cpu_core"]
+    with pytest.raises(UserError, match="dataset=lowered"):
+        graphopt.compare((Block(), torch.zeros(8, 64)), algos=["motif_scan"], budget=4, settings=settings)
+
+
 def test_changes_are_priced_and_sorted(tmp_path: Path) -> None:
     answer = graphopt.optimize(LIGHT, budget=200)
     changes = answer.changes()

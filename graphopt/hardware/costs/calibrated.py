@@ -87,7 +87,7 @@ class Calibrated(CostModel):
         if graph in self._estimates:
             return self._estimates[graph]
         own = compiler_choice(graph)  # None as well where no op has a choice
-        if graph.program is None:
+        if not isinstance(graph.program, bytes):
             raise UserError(
                 f"cost=calibrated prices what TorchInductor lowers, and {graph.name} is not: choose dataset=lowered"
             )

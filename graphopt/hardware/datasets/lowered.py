@@ -7,6 +7,7 @@ A source is a Python file of the user's, with a mapping `PROGRAMS` (or `P`): nam
 import importlib.util
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from copy import deepcopy
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -136,6 +137,23 @@ def _on(device: Device, make: Made) -> Any:
 
 def _gone() -> Graph:
     raise GraphError("a captured graph is damaged; set dataset.cache_dir to another folder to capture it again")
+
+
+def lowered_module(module: Any, inputs: Any, *, name: str, backward: bool) -> Graph:
+    """What TorchInductor is given of an nn.Module: its outputs, or with `backward` a whole step with gradients. The
+    module is run once, on copies. Raises GraphError."""
+    import torch
+
+    from graphopt.hardware.inductor.captured import capture_compiled, capture_step, whole_step
+
+    own, given = deepcopy(module), deepcopy(inputs)
+    if backward:
+        return _graph(capture_step(*whole_step(own, given)), name, name)
+    with torch.no_grad():
+        parts = [*capture_compiled(own, given).values()]
+    if len(parts) != 1:
+        raise GraphError(f"torch.compile makes {len(parts)} graphs of {name}; take cost=inductor, which takes them all")
+    return _graph(parts[0], name, name)
 
 
 def _steps(name: str, make: Made) -> list[Graph]:
