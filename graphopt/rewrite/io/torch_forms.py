@@ -6,9 +6,13 @@ from typing import Any, Protocol
 from graphopt.rewrite.io.torch_import import Slot, TorchCall
 from graphopt.rewrite.ir.vocabulary import TensorType
 
-ELEMENTWISE = {"abs": "Abs", "cos": "Cos", "div": "Div", "erf": "Erf", "exp": "Exp", "log": "Log", "maximum": "Max",
-               "minimum": "Min", "neg": "Neg", "pow": "Pow", "reciprocal": "Reciprocal", "sin": "Sin", "sqrt": "Sqrt",
+FLOAT, BOOL = 1, 9  # of onnx.TensorProto
+
+ELEMENTWISE = {"abs": "Abs", "ceil": "Ceil", "cos": "Cos", "div": "Div", "erf": "Erf", "exp": "Exp", "floor": "Floor",
+               "log": "Log", "maximum": "Max", "minimum": "Min", "neg": "Neg", "pow": "Pow",
+               "reciprocal": "Reciprocal", "round": "Round", "sign": "Sign", "sin": "Sin", "sqrt": "Sqrt",
                "sub": "Sub"}  # fmt: skip
+LOGICAL = {f"{kind}_{name.lower()}": name for kind in ("logical", "bitwise") for name in ("And", "Or", "Not", "Xor")}
 COMPARISONS = {"eq": "Equal", "ge": "GreaterOrEqual", "gt": "Greater", "le": "LessOrEqual", "lt": "Less"}
 REDUCTIONS = {"amax": "ReduceMax", "amin": "ReduceMin", "mean": "ReduceMean", "sum": "ReduceSum"}
 
@@ -42,12 +46,17 @@ def write_call(onnx: Writing, call: TorchCall, names: Sequence[str], given: Sequ
             return ""
         return names[value.index] if isinstance(value, Slot) else onnx.constant(value, dtype)
 
-    def reduce() -> None:
-        axes, keep = [axis % len(given[0].shape) for axis in argument(1)], int(argument(2, False))
-        if call.name == "sum" or onnx.opset >= 18:
-            onnx.node(REDUCTIONS[call.name], [names[0], onnx.constant(axes)], result, keepdims=keep)
-        else:
-            onnx.node(REDUCTIONS[call.name], names, result, axes=axes, keepdims=keep)
+    def reduced(operator: str, of: str, into: list[str] | None) -> str:
+        over = argument(1)
+        axes = [axis % len(given[0].shape) for axis in ([over] if isinstance(over, int) else over)]
+        keep = int(argument(2, False))
+        if operator == "ReduceSum" or onnx.opset >= 18:
+            return onnx.node(operator, [of, onnx.constant(axes)], into, keepdims=keep)
+        return onnx.node(operator, [of], into, axes=axes, keepdims=keep)
+
+    def any_() -> None:
+        counted = reduced("ReduceMax", onnx.node("Cast", names, to=FLOAT), None)
+        onnx.node("Cast", [counted], result, to=BOOL)
 
     def select() -> None:
         axis = args[1] % len(given[0].shape)
@@ -60,17 +69,21 @@ def write_call(onnx: Writing, call: TorchCall, names: Sequence[str], given: Sequ
     def clip() -> None:
         onnx.node("Clip", [operand(argument(position)) for position in range(3)], result)
 
-    alike = {**ELEMENTWISE, **COMPARISONS, "where": "Where"}
+    alike = {**ELEMENTWISE, **COMPARISONS, "where": "Where"} | (LOGICAL if made.dtype == "bool" else {})
     forms: dict[str, Callable[[], object]] = {
         **dict.fromkeys(alike, lambda: onnx.node(alike[call.name], [operand(arg) for arg in args], result)),
-        **dict.fromkeys(REDUCTIONS, reduce),
+        **dict.fromkeys(REDUCTIONS, lambda: reduced(REDUCTIONS[call.name], names[0], result)),
+        "any": any_,
         **dict.fromkeys(("clamp", "hardtanh"), clip),
         "leaky_relu": lambda: onnx.node("LeakyRelu", names, result, alpha=float(argument(1, 0.01))),
+        "rsqrt": lambda: onnx.node("Reciprocal", [onnx.node("Sqrt", names)], result),
+        "log1p": lambda: onnx.node("Log", [onnx.node("Add", [names[0], onnx.constant(1, dtype)])], result),
+        "expm1": lambda: onnx.node("Sub", [onnx.node("Exp", names), onnx.constant(1, dtype)], result),
         "_softmax": lambda: onnx.node("Softmax", names, result, axis=args[1]),
         "select": select,
         "slice": slice_,
     }
-    whole = call.name in REDUCTIONS and not argument(1)  # over all axes
+    whole = call.name in (*REDUCTIONS, "any") and argument(1) in (None, [], ())  # over all axes
     bounded = call.name == "clamp" and len(given) > 1  # by tensors, which Clip does not take
     if call.name not in forms or whole or bounded:
         return False
