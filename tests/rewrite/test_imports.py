@@ -351,7 +351,8 @@ def test_what_onnx_lacks_says_so_and_runs_all_the_same() -> None:
     lambda x: x.clamp(max=0.5), lambda x: torch.erf(x).neg(), nn.functional.softplus, nn.functional.elu,
     nn.functional.mish, lambda x: x.round() + x.floor() * x.ceil() - x.sign(),
     lambda x: nn.functional.layer_norm(x, (6,)), lambda x: torch.where((x > 1).any(1, keepdim=True), x, -x),
-    lambda x: torch.where(((x > 1) | (x < 0)).logical_not() & (x < 0.7), x, 2.0),
+    lambda x: torch.where(((x > 1) | (x < 0)).logical_not() & (x < 0.7), x, 2.0), lambda x: x.cumsum(1),
+    lambda x: torch.where(x.round() != 1, x, -x), lambda x: x[:, :1].expand(2, 4, 6).exp(),
 ], ids=lambda call: getattr(call, "__name__", ""))  # fmt: skip
 def test_calls_that_rewriting_leaves_alone_are_written(call: Callable[[Tensor], Tensor]) -> None:
     pytest.importorskip("onnxruntime", reason="needs the extra onnx")

@@ -33,7 +33,7 @@ def write_call(onnx: Writing, call: TorchCall, names: Sequence[str], given: Sequ
     """Adds the nodes of a call with one result `made`; False for a call that has no form here. names, given: of the
     tensors that it takes."""
     kinds = [kind.dtype for kind in (given[1:] if call.name == "where" else given)]
-    dtype = kinds[0] if kinds and call.name in COMPARISONS else made.dtype
+    dtype = kinds[0] if kinds and call.name in (*COMPARISONS, "ne") else made.dtype
     if call.kwargs or len(outputs) != 1 or any(kind != dtype for kind in kinds) or onnx.opset < 13:
         return False
     args, result = call.args, list(outputs)
@@ -74,6 +74,9 @@ def write_call(onnx: Writing, call: TorchCall, names: Sequence[str], given: Sequ
         **dict.fromkeys(alike, lambda: onnx.node(alike[call.name], [operand(arg) for arg in args], result)),
         **dict.fromkeys(REDUCTIONS, lambda: reduced(REDUCTIONS[call.name], names[0], result)),
         "any": any_,
+        "ne": lambda: onnx.node("Not", [onnx.node("Equal", [operand(arg) for arg in args])], result),
+        "expand": lambda: onnx.node("Expand", [names[0], onnx.constant(made.shape)], result),
+        "cumsum": lambda: onnx.node("CumSum", [names[0], onnx.constant(args[1])], result),
         **dict.fromkeys(("clamp", "hardtanh"), clip),
         "leaky_relu": lambda: onnx.node("LeakyRelu", names, result, alpha=float(argument(1, 0.01))),
         "rsqrt": lambda: onnx.node("Reciprocal", [onnx.node("Sqrt", names)], result),
