@@ -58,6 +58,8 @@ def test_an_own_module_by_predicted_times_of_torchinductor(cost: str, backward: 
     """Of the program that is lowered; a graph that was captured op by op has none."""
     answer = graphopt.optimize(Block(), torch.zeros(8, 64), cost=cost, backward=backward, budget=4)
     assert answer.price <= answer.default_price and isinstance(answer.graph.program, bytes)
+    with pytest.raises(UserError, match="only task=fusion decides"):
+        graphopt.optimize(answer.graph, task="joint", cost=cost, budget=4)
     settings = [f"cost={cost}", f"cost@judge={cost}", "machine=cpu_core"]
     with pytest.raises(UserError, match="dataset=lowered"):
         graphopt.compare((Block(), torch.zeros(8, 64)), algos=["motif_scan"], budget=4, settings=settings)

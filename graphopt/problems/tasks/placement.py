@@ -11,8 +11,9 @@ from weakref import WeakKeyDictionary
 import numpy as np
 from numpy.typing import NDArray
 
+from graphopt.core.compiler import compiler_choice
 from graphopt.core.fusible import fusible, view_inline
-from graphopt.core.graph import Graph
+from graphopt.core.graph import Graph, GraphError
 from graphopt.core.kernels import KernelLimits, default_inline, legalise
 from graphopt.core.list_schedule import dependencies, heft, links, rough_seconds
 from graphopt.core.machine import Machine
@@ -49,6 +50,8 @@ class DeviceTask(AssignTask):
             if head.role is Role.DEVICE:
                 out[:, column] = first_roomy_device(graph, self.machine)
             elif head.role is Role.FUSION:
+                if compiler_choice(graph) is not None:
+                    raise GraphError(f"only task=fusion decides about {graph.name}, as TorchInductor lowers it")
                 out[:, column] = default_inline(graph, self.fusion_limits) & fusible(graph).op["can_inline"]
         return out
 
