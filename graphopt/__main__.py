@@ -16,10 +16,7 @@ SUBCOMMANDS = {  # one word, or two: where its `main` is, and what it does
     "rules check": ("graphopt.rewrite.check", "what rewriting sees of an ONNX model"),
     "rules generate": ("graphopt.rewrite.generate", "generate and verify rewrite rules"),
     "rules verify": ("graphopt.rewrite.verify", "verify rewrite rules"),
-    "measure calibrate": (
-        "graphopt.hardware.costs.calibrated",
-        "measure what this machine takes for operations, reads and loops",
-    ),
+    "measure calibrate": ("graphopt.hardware.costs.calibrated", "measure operations, reads and loops of this machine"),
     "measure race": ("graphopt.hardware.measure.race", "run two ONNX models by turns"),
     "measure backends": ("graphopt.backends.against_eager", "compilers against eager execution on GraphNet's programs"),
     "study status": ("graphopt.report.status", "how far a sweep is: cells done, running, failed, not begun"),

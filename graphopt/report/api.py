@@ -36,15 +36,8 @@ USUAL = {  # task: the options that it has unless others are named
     "sharding": {"cost": "strategy_cost"},
     "tiling": {"machine": "cpu_core", "cost": "tile_time"},
 }
-HERE = (
-    "generated_code",
-    "calibrated",
-    "live_bytes",
-    "profiled",
-    "torch",
-    "onnxruntime",
-    "onnxruntime_off",
-)  # on cpu_core
+# Cost models of cpu_core.
+HERE = ("generated_code", "calibrated", "live_bytes", "profiled", "torch", "onnxruntime", "onnxruntime_off")
 FILES = ("sharding", "tiling")  # tasks whose problems are files of their own, read by the data set so called
 
 

@@ -157,16 +157,17 @@ def scores(place: Path, rows: Sequence[Mapping[str, Any]]) -> Iterator[Score]:
     measured = measured_graphs(PriceTable(tables[0]))
     graphs = {str(row["graph"]): Answer.load(decision_of(row)).graph for row in rows}
     known = {name: measured[graph_key(graph)] for name, graph in graphs.items() if graph_key(graph) in measured}
-    yield from _orders(known, {str(row["graph"]): str(row["family"]) for row in rows})
+    time = _code_time()
+    yield from _orders(known, time, {str(row["graph"]): str(row["family"]) for row in rows})
     for name, one in sorted(known.items()):
         masks = [plan for plan in distinct(one) if not plan.request.knobs]
-        predicted = dict(_predicted(graphs[name], masks, str(rows[0]["machine"])))
+        predicted = dict(_predicted(graphs[name], masks, time, str(rows[0]["machine"])))
         yield from _correlations(name, one, masks, predicted)
 
 
-def _predicted(graph: Graph, masks: Sequence[MeasuredPlan], machine: str) -> Iterator[tuple[str, F64]]:
+def _predicted(graph: Graph, masks: Sequence[MeasuredPlan], time: CodeTime,
+               machine: str) -> Iterator[tuple[str, F64]]:  # fmt: skip
     """Model -> its times of the masks."""
-    time = _code_time()
     yield "generated_code", np.array([time.of(plan.features) for plan in masks])
     yield "count_bytes", np.array([plan.features.get("bytes", 0.0) for plan in masks])
     plans = plans_of(graph, [plan.request for plan in masks])
@@ -198,9 +199,9 @@ def _code_time() -> CodeTime:
     return CodeTime.of_preset(cost.preset)
 
 
-def _orders(known: Mapping[str, MeasuredGraph], family_of: Mapping[str, str]) -> Iterator[Score]:
+def _orders(known: Mapping[str, MeasuredGraph], time: CodeTime, family_of: Mapping[str, str]) -> Iterator[Score]:
     """Among knobs, and what asks for little: knobs first, then in the order of the sample."""
-    logs, found, time = dict[str, float](), list[Score](), _code_time()
+    logs, found = dict[str, float](), list[Score]()
     for name, one in sorted(known.items()):
         plans = [plan for plan in distinct(one) if plan.request.knobs or one.near(plan)]
         plans.sort(key=lambda plan: not plan.request.knobs)

@@ -161,8 +161,8 @@ class GeneratedCode(CostModel):
     """Nothing is compiled or run. What the code does (instructions by kind, bytes by how far away they are, loops) is
     weighed by what `graphopt measure calibrate` measured (`graphopt.hardware.code_time`).
 
-    preset: as of `cost=calibrated`. table, environment: of what was lowered, as those of
-    `cost=inductor`, which may share them. builders, build_seconds: as there.
+    preset: as of `cost=calibrated`. table, environment: of what was lowered, as those of `cost=inductor`, which may
+    share them. builders, build_seconds: as there.
 
     A plan that cannot be lowered costs inf.
     """

@@ -104,8 +104,8 @@ class CompilerPolicy(Optimizer):
     """considered: decisions that are simulated in a round. pool: of these, those that are lowered. each: evaluations of
     a round; untold: of these, how many are of what comes first, however it is predicted. sure: with a budget of 0, the
     relative gain that must be predicted for the default to be left. margin: as of `compiler_search`. preset: as of
-    `cost=calibrated`. code: false: all code takes the same time, so that the simulator
-    alone decides. table, builders: as of `cost=generated_code`."""
+    `cost=calibrated`. code: false: all code takes the same time, so that the simulator alone decides. table, builders:
+    as of `cost=generated_code`."""
 
     needs_roles = frozenset({Role.FUSION})
     needs = frozenset({"compiled_program"})

@@ -12,6 +12,7 @@ ELEMENTWISE = {"abs": "Abs", "ceil": "Ceil", "cos": "Cos", "div": "Div", "erf": 
                "log": "Log", "maximum": "Max", "minimum": "Min", "neg": "Neg", "pow": "Pow",
                "reciprocal": "Reciprocal", "round": "Round", "sign": "Sign", "sin": "Sin", "sqrt": "Sqrt",
                "sub": "Sub"}  # fmt: skip
+REAL = ("ceil", "floor", "round")  # which ONNX has of real numbers alone
 LOGICAL = {f"{kind}_{name.lower()}": name for kind in ("logical", "bitwise") for name in ("And", "Or", "Not", "Xor")}
 COMPARISONS = {"eq": "Equal", "ge": "GreaterOrEqual", "gt": "Greater", "le": "LessOrEqual", "lt": "Less"}
 REDUCTIONS = {"amax": "ReduceMax", "amin": "ReduceMin", "mean": "ReduceMean", "sum": "ReduceSum"}
@@ -88,7 +89,8 @@ def write_call(onnx: Writing, call: TorchCall, names: Sequence[str], given: Sequ
     }
     whole = call.name in (*REDUCTIONS, "any") and argument(1) in (None, [], ())  # over all axes
     bounded = call.name == "clamp" and len(given) > 1  # by tensors, which Clip does not take
-    if call.name not in forms or whole or bounded:
+    integers = call.name in REAL and not made.dtype.startswith(("float", "bfloat"))
+    if call.name not in forms or whole or bounded or integers:
         return False
     forms[call.name]()
     return True
