@@ -18,7 +18,8 @@ from graphopt.graphs.readers.pytorch.sources import source_files
 class TorchModule(Dataset):
     """The graph of the module that a factory makes.
 
-    module: `package.module:factory`; `factory()` returns (nn.Module, example inputs), which `arguments_of` reads.
+    module: `package.module:factory`; `factory()` returns (nn.Module or function, example inputs), which `arguments_of`
+    reads.
     graphnet: instead, a sample of GraphNet: its folder, or ARCHIVE/NAME; it is read as data.
     Nothing is computed: only shapes and dtypes count. backward: whether the graph also has the gradients of all
     parameters.
@@ -66,13 +67,33 @@ def sampled(place: str) -> tuple[Any, Any]:
 
 def made_by(label: str) -> tuple[Any, Any]:
     """(module, example inputs) from the factory that `package.module:factory` names."""
-    from torch import nn
-
     made = _called(_factory(label), label)
-    if not (isinstance(made, tuple) and len(made) == 2 and isinstance(made[0], nn.Module)):
+    module = as_module(made[0]) if isinstance(made, tuple) and len(made) == 2 else None
+    if module is None:
         raise GraphError(
             f"dataset.module={label}: the factory must return (nn.Module, example inputs), not {type(made).__name__}"
         )
+    return module, made[1]
+
+
+def as_module(model: Any) -> Any:
+    """An nn.Module: the model, or of a function of tensors one that calls it; None for anything else. A method's module
+    is a part of what calls it, so its parameters are known."""
+    from torch import nn
+
+    if isinstance(model, nn.Module):
+        return model
+    if not callable(model) or isinstance(model, type):
+        return None
+
+    def forward(*args: Any, **kwargs: Any) -> Any:
+        return model(*args, **kwargs)
+
+    name = getattr(model, "__name__", type(model).__name__).strip("<>")
+    made = type(name, (nn.Module,), {"forward": staticmethod(forward)})()
+    owner = getattr(model, "__self__", None)
+    if isinstance(owner, nn.Module):
+        made.owner = owner
     return made
 
 

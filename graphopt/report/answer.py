@@ -152,7 +152,9 @@ class Answer:
 
     @property
     def speedup(self) -> float:
-        """default_price / price."""
+        """default_price / price; 1 where both are 0."""
+        if self.price == self.default_price:
+            return 1.0
         return self.default_price / self.price if self.price else float("inf")
 
     @property

@@ -80,7 +80,7 @@ def optimize(  # type: ignore[misc]  # overloads name what decides the result's 
     price.
 
     Args:
-        model: an nn.Module, the path of an ONNX model or a graph file, or a `Graph`.
+        model: an nn.Module or a function of tensors, the path of an ONNX model or a graph file, or a `Graph`.
         example_inputs: what the module is called with: a tensor, a tuple, a mapping of keyword arguments, or a pair of
             both.
         cost: a cost model of the command line, which judges as well; None: the task's usual one. With `inductor`
@@ -125,11 +125,11 @@ def optimize(  # type: ignore[misc]  # overloads name what decides the result's 
             told = [*words, *_optional("task.numerics", numerics), *given]
             return _solved(_decided(_with_settings(settings, told)), held)
         budget = 12 if budget is None else budget
-        from torch import nn
-
+        from graphopt.graphs.torch_module import as_module
         from graphopt.report.apply.optimized import BUILDERS, optimized, runs_on_gpu
 
-        gpu = isinstance(model, nn.Module) and runs_on_gpu(model, example_inputs)
+        module = as_module(model)
+        gpu = module is not None and runs_on_gpu(module, example_inputs)
         algo = ("compiler_search" if gpu else "compiler_policy") if algo in (None, AUTO) else algo
         words = _words(task, algo, machine or "cpu_gpu", objective, budget, seconds, seed, ckpt)
         told = [f"cost={cost}", f"cost@judge={cost}", "judge.fresh_processes=3", f"task.numerics={numerics or 'equal'}",
@@ -138,26 +138,27 @@ def optimize(  # type: ignore[misc]  # overloads name what decides the result's 
                 *([f"algo.builders={BUILDERS}"] if algo == "compiler_policy" else []),
                 *(f"{part}.device=cuda" for part in ("task", "cost.measuring", "judge.measuring") if gpu)]  # fmt: skip
 
-        if not isinstance(model, nn.Module):
+        if module is None:
             raise UsageError(
                 f"cost=inductor runs an nn.Module, not a {type(model).__name__}; give the module and its inputs"
             )
-        return optimized(model, example_inputs, backward=backward, numerics=numerics or "equal", allocator=allocator,
+        return optimized(module, example_inputs, backward=backward, numerics=numerics or "equal", allocator=allocator,
                          solve=lambda graph: _solved([*words, *told, *settings], graph))  # fmt: skip
 
 
 def train(
-    data: Any, *, val: Any = None, task: str = "fusion", algo: str = "go", machine: str | None = None,
-    objective: str | None = None, steps: int | None = None, seconds: float | None = None, seed: int = 0,
-    output_dir: str | Path = "outputs", study: str = "train", settings: Sequence[str] = (), progress: bool = True,
+    data: Any, *, val: Any = None, task: str = "fusion", algo: str = "go", cost: str | None = None,
+    machine: str | None = None, objective: str | None = None, steps: int | None = None, seconds: float | None = None,
+    seed: int = 0, output_dir: str | Path = "outputs", study: str = "train", settings: Sequence[str] = (),
+    progress: bool = True,
 ) -> Path:  # fmt: skip
     """Trains an algorithm that learns. A second call goes on where a killed one stopped, or returns at once.
 
     Args:
         data: the name of a data set's option such as `zoo`, a `Dataset`, or graphs to train on: one or a list of
-            `Graph`, path of an ONNX model or graph file, or pair (nn.Module, example inputs).
+            `Graph`, path of an ONNX model or graph file, or pair (nn.Module or function, example inputs).
         val: further graphs, one or a list, by which the best weights are chosen; a data set has its own.
-        task, algo, machine, objective, seed, settings: as in `optimize`.
+        task, algo, cost, machine, objective, seed, settings: as in `optimize`.
         steps: of training; None: as conf/trainer/default.yaml says.
         seconds: cap on all steps; None: as conf/trainer/default.yaml says.
         output_dir, study: the run's folder lies in `output_dir/study`.
@@ -169,11 +170,11 @@ def train(
     Raises:
         UserError: one sentence that says what to do (GraphError for models).
     """
-    words = [*_words(task, algo, machine, objective, None, None, seed, None), f"study={_quoted(study)}",
+    words = [*_words(task, algo, machine, objective, None, None, seed, None, cost), f"study={_quoted(study)}",
              f"output_dir={_quoted(output_dir)}", *_optional("trainer.steps", steps),
              *_optional("trainer.max_seconds", seconds)]  # fmt: skip
     with silent(not progress):
-        config, held = _configured(words, settings, data, val, task, learns=True)
+        config, held = _configured(words, settings, data, val, task, cost, learns=True)
         if not compatibility.learns(target_of(config["algo"], "algo")):
             raise UsageError(
                 f"algo={algo} does not learn, so there is nothing to train; `optimize` and `compare` use it"
@@ -230,17 +231,17 @@ class Results:
 
 
 def compare(
-    data: Any, *, algos: Sequence[str], task: str = "fusion", machine: str | None = None, objective: str | None = None,
-    budget: int | Sequence[int] = 1000, seconds: float | None = None, seeds: Sequence[int] = (0,),
-    ckpt: Mapping[str, str | Path] | None = None, output_dir: str | Path | None = None, study: str = "compare",
-    settings: Sequence[str] = (), progress: bool = True,
+    data: Any, *, algos: Sequence[str], task: str = "fusion", cost: str | None = None, machine: str | None = None,
+    objective: str | None = None, budget: int | Sequence[int] = 1000, seconds: float | None = None,
+    seeds: Sequence[int] = (0,), ckpt: Mapping[str, str | Path] | None = None, output_dir: str | Path | None = None,
+    study: str = "compare", settings: Sequence[str] = (), progress: bool = True,
 ) -> Results:  # fmt: skip
     """Solves the same graphs by several algorithms under the same budgets.
 
     Args:
         data: graphs to report on, as in `train`; of a data set its test graphs.
         algos: options of the command line. One that learns needs a checkpoint, or a data set with training graphs.
-        task, machine, objective, settings: as in `optimize`; settings hold for all algorithms.
+        task, cost, machine, objective, settings: as in `optimize`; settings hold for all algorithms.
         budget: evaluations, one number or several.
         seconds: cap on each solve.
         seeds: every algorithm runs once with each.
@@ -267,8 +268,9 @@ def compare(
         configs, held = [], None
         for algo in algos:
             for seed in seeds:
-                words = _words(task, algo, machine, objective, budget, seconds, seed, (ckpt or {}).get(algo))
-                config, held = _configured([*words, *place], settings, data if held is None else held, None, task)
+                words = _words(task, algo, machine, objective, budget, seconds, seed, (ckpt or {}).get(algo), cost)
+                held_or_data = data if held is None else held
+                config, held = _configured([*words, *place], settings, held_or_data, None, task, cost)
                 compatibility.check(config)
                 trained = config["ckpt"] is not None or held is None or held.graphs("train")
                 if not trained and compatibility.learns(target_of(config["algo"], "algo")):
@@ -385,10 +387,10 @@ def _with_network(config: dict[str, Any]) -> dict[str, Any]:
     return config
 
 
-def _configured(words: Sequence[str], settings: Sequence[str], data: Any, val: Any, task: str, learns: bool = False
-                ) -> tuple[dict[str, Any], Dataset | None]:  # fmt: skip
+def _configured(words: Sequence[str], settings: Sequence[str], data: Any, val: Any, task: str, cost: str | None,
+                learns: bool = False) -> tuple[dict[str, Any], Dataset | None]:  # fmt: skip
     """(the configuration of a cell, its data set if the graphs are held already)."""
-    given, held = _data(data, val, task, learns)
+    given, held = _data(data, val, task, cost, learns)
     config = _with_network(_composed(_with_settings(settings, [*words, *given])))
     return (config if held is None else {**config, "dataset": {**HELD, "name": held.name}}), held
 
@@ -397,7 +399,7 @@ def _configured(words: Sequence[str], settings: Sequence[str], data: Any, val: A
 
 
 def _model(
-    model: Any, example_inputs: Any, task: str, backward: bool, cost: str | None = None
+    model: Any, example_inputs: Any, task: str, backward: bool, cost: str | None
 ) -> tuple[list[str], Graph | None]:
     """(words that name the data set, the graph if it is held already)."""
     if isinstance(model, Graph):
@@ -405,25 +407,26 @@ def _model(
     if isinstance(model, str | Path):
         kind = _kind_of_file(model, task)
         return [f"dataset={kind}", f"dataset.path={_quoted(Path(model).resolve())}"], None
-    from torch import nn
+    from graphopt.graphs.torch_module import as_module
 
-    if not isinstance(model, nn.Module):
+    module = as_module(model)
+    if module is None:
         raise UsageError(f"cannot optimize a {type(model).__name__}; give an nn.Module, a path, or a Graph")
-    name = type(model).__name__
+    name = type(module).__name__
     if task == "recompute":  # what reads a training step takes a second to import
         from graphopt.graphs.readers.pytorch.step_capture import capture_step
 
-        return [], capture_step(model, example_inputs, name=name, family=name)
+        return [], capture_step(module, example_inputs, name=name, family=name)
     if (
         cost in registry.options("cost")
         and "compiled_program" in target_of(registry.option("cost", cost), "cost").needs
     ):
         from graphopt.hardware.datasets.lowered import lowered_module
 
-        return [], lowered_module(model, example_inputs, name=name, backward=backward)
+        return [], lowered_module(module, example_inputs, name=name, backward=backward)
     from graphopt.graphs.readers.pytorch.capture import capture
 
-    return [], capture(model, example_inputs, name=name, family=name, backward=backward, keep_program=True)
+    return [], capture(module, example_inputs, name=name, family=name, backward=backward, keep_program=True)
 
 
 def _kind_of_file(path: str | Path, task: str) -> str:
@@ -433,7 +436,7 @@ def _kind_of_file(path: str | Path, task: str) -> str:
     return task if task in FILES else "onnx" if Path(path).suffix == ".onnx" else "files"
 
 
-def _data(data: Any, val: Any, task: str, learns: bool) -> tuple[list[str], Dataset | None]:
+def _data(data: Any, val: Any, task: str, cost: str | None, learns: bool) -> tuple[list[str], Dataset | None]:
     """(words that name the data set, the data set if it is made of what a program holds)."""
     if isinstance(data, InMemory):
         return [], data
@@ -445,26 +448,26 @@ def _data(data: Any, val: Any, task: str, learns: bool) -> tuple[list[str], Data
     if isinstance(data, Dataset):
         name, splits = data.name, {split: data.graphs(split) for split in ("train", "val", "test")}
     else:
-        name, splits = "given", {"train" if learns else "test": _graphs(data, task)}
-    splits = splits if val is None else {**splits, "val": _graphs(val, task)}
+        name, splits = "given", {"train" if learns else "test": _graphs(data, task, cost)}
+    splits = splits if val is None else {**splits, "val": _graphs(val, task, cost)}
     content = digest({split: [graph.hash for graph in graphs] for split, graphs in splits.items()})
     return [], InMemory(
         name=f"{name}_{content}", held=splits.get("test", []), train=splits.get("train", []), val=splits.get("val", [])
     )
 
 
-def _graphs(models: Any, task: str) -> list[Graph]:
+def _graphs(models: Any, task: str, cost: str | None) -> list[Graph]:
     """One model or several, as graphs."""
     several = isinstance(models, Sequence) and not isinstance(models, str) and not _is_pair(models)
-    return [_graph(model, task) for model in (models if several else [models])]
+    return [_graph(model, task, cost) for model in (models if several else [models])]
 
 
 def _is_pair(value: Sequence[Any]) -> bool:
     """Whether it is a module with its inputs, rather than a sequence of models."""
-    return len(value) == 2 and hasattr(value[0], "forward")
+    return len(value) == 2 and callable(value[0])
 
 
-def _graph(model: Any, task: str) -> Graph:
+def _graph(model: Any, task: str, cost: str | None) -> Graph:
     if isinstance(model, str | Path):
         option = {**registry.option("dataset", _kind_of_file(model, task)), "path": str(Path(model).resolve())}
         dataset: Dataset = construct(option, "dataset", {"seed": 0})
@@ -472,7 +475,7 @@ def _graph(model: Any, task: str) -> Graph:
     inputs = None
     if isinstance(model, Sequence) and _is_pair(model):
         model, inputs = model
-    _, graph = _model(model, inputs, task, backward=False)
+    _, graph = _model(model, inputs, task, backward=False, cost=cost)
     assert graph is not None
     return graph
 

@@ -60,9 +60,31 @@ def test_an_own_module_by_predicted_times_of_torchinductor(cost: str, backward: 
     assert answer.price <= answer.default_price and isinstance(answer.graph.program, bytes)
     with pytest.raises(UserError, match="only task=fusion decides"):
         graphopt.optimize(answer.graph, task="joint", cost=cost, budget=4)
-    settings = [f"cost={cost}", f"cost@judge={cost}", "machine=cpu_core"]
-    with pytest.raises(UserError, match="dataset=lowered"):
-        graphopt.compare((Block(), torch.zeros(8, 64)), algos=["motif_scan"], budget=4, settings=settings)
+    (row,) = graphopt.compare((Block(), torch.zeros(8, 64)), algos=["motif_scan"], budget=4, cost=cost).rows
+    assert row["status"] == "ok" and (backward or row["initial"] == answer.default_price)
+
+
+@pytest.mark.parametrize("budget", [0, 4])
+def test_a_program_that_is_predicted_to_take_no_time(budget: int, tmp_path: Path) -> None:
+    nothing = (nn.ReLU(), torch.zeros(0, 3))
+    answer = graphopt.optimize(*nothing, cost="generated_code", algo="compiler_policy", budget=budget)
+    assert (answer.default_price, answer.price, answer.speedup) == (0, 0, 1)
+    found = graphopt.compare([nothing], algos=["motif_scan", "local"], cost="generated_code", budget=max(budget, 1))
+    assert "motif_scan" in str(found) and found.html(tmp_path / "page.html").exists()
+
+
+def test_functions_and_methods_of_modules_are_models() -> None:
+    def loss(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        return ((x.sigmoid() - y) ** 2).mean()
+
+    pair = torch.zeros(8, 64), torch.zeros(8, 64)
+    answer = graphopt.optimize(loss, pair, budget=10)
+    (row,) = graphopt.compare((loss, pair), algos=["default"], budget=10).rows
+    assert answer.graph.name == "loss" and row["initial"] == answer.default_price
+    step = graphopt.optimize(Block().forward, torch.zeros(8, 64), backward=True, budget=10).graph
+    assert step.num_ops > graphopt.optimize(Block(), torch.zeros(8, 64), budget=10).graph.num_ops
+    with pytest.raises(GraphError, match="no output depends on a parameter"):
+        graphopt.optimize(loss, pair, backward=True)
 
 
 def test_changes_are_priced_and_sorted(tmp_path: Path) -> None:

@@ -55,6 +55,7 @@ HOPS = 3  # around ops that look alike
 UNMEASURED = 2  # rounds without a price
 UNTOLD = 2  # after a round that brought nothing one in so many is measured in the order of candidates
 DIGITS = 6  # of predicted logarithms: what is equal
+INSTANT = 1e-12  # seconds, at least: without loops of its own a program is predicted to take none
 UNMOVED = 1e-9  # of logarithms of simulated times: a setting that the simulator does not know
 Many = Annotated[int, Between(1, 5000)]
 Blind = Annotated[int, Between(0, 64)]
@@ -134,7 +135,7 @@ class CompilerPolicy(Optimizer):
     def _rounds(self, climb: Climb, told: "_Told", predicted: Decision) -> None:
         problem, together, helped, came = told.problem, [predicted], True, 0
         while problem.open:
-            found = _distinct(candidates(problem, climb, told.simulated, came), self.considered)
+            found = _distinct(problem, candidates(problem, climb, told.simulated, came), self.considered)
             told.lower(told.promising(found, self.pool))
             tried = told.as_they_come(together, 1)
             blind = min(self.each, self.untold if helped else max(self.untold, self.each // UNTOLD))
@@ -151,7 +152,7 @@ class CompilerPolicy(Optimizer):
         """The lowest score around the default, then around what is faster than it, and its decision."""
         score = 0.0
         for _ in range(UNMEASURED):
-            found = _distinct(candidates(told.problem, climb, told.simulated), self.considered)
+            found = _distinct(told.problem, candidates(told.problem, climb, told.simulated), self.considered)
             told.lower(told.promising(found, self.pool))
             lowest, decision = told.best()
             if lowest >= score:
@@ -173,9 +174,9 @@ def _measured(climb: Climb, tried: Sequence[Decision]) -> list[Decision]:
     return out[1:]
 
 
-def _distinct(decisions: Sequence[Decision], most: int) -> Decisions:
+def _distinct(problem: AssignProblem, decisions: Sequence[Decision], most: int) -> Decisions:
     found = {decision.tobytes(): decision for decision in decisions}
-    return np.stack([*found.values()][:most])
+    return np.stack([problem.initial, *[*found.values()][:most]])[1:]  # none of a graph without choices
 
 
 class _Code(NamedTuple):
@@ -289,7 +290,8 @@ def predictions(model: GeneratedCode, *, code: bool = True) -> Predict:
         plans = problem.task.realise(problem.graph, decisions)
         lines = model.lowered(problem.graph, [request_of(plans, b) for b in range(len(plans))])
         return [(math.inf, "") if "failure" in line
-                else (model.time.of(line["features"]) if code else 1.0, line["digest"]) for line in lines]  # fmt: skip
+                else (max(model.time.of(line["features"]), INSTANT) if code else 1.0, line["digest"])
+                for line in lines]  # fmt: skip
 
     return predict
 
@@ -298,6 +300,6 @@ def simulations(model: Calibrated) -> Simulate:
     """By the simulator, without lowering."""
 
     def simulate(problem: AssignProblem, decisions: Decisions) -> F64:
-        return model.price(problem.task.realise(problem.graph, decisions)).cost
+        return np.maximum(model.price(problem.task.realise(problem.graph, decisions)).cost, INSTANT)
 
     return simulate

@@ -6,7 +6,7 @@ from. The metadata entry `graphopt.rules` lists the rules that were applied.
 
 import json
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from importlib.util import find_spec
@@ -27,7 +27,7 @@ from graphopt.rewrite.ir.vocabulary import Operation, TensorType
 
 RULES_KEY = "graphopt.rules"
 SINGLE = 1e-3  # tolerance of the comparison: ONNX Runtime computes in single precision, and fuses on its own
-_PLAIN = OnnxOrigin((("", 17),), 8, "graphopt", (), (), ())  # of programs that were not read from ONNX
+_PLAIN = OnnxOrigin((("", 18),), 8, "graphopt", (), (), ())  # of programs that were not read from ONNX
 # Nothing to round.
 MOVES = frozenset({"weight", "transpose", "reshape", "concat", "split", "item", "enlarge", "gather", "pad"})
 _LARGEST = 1 << 30  # bytes of weights within the file; a model must stay below 2 GiB
@@ -84,6 +84,7 @@ class _Export:
         inner = {n for call in program.opaque.values() if isinstance(call, OnnxCall) for n in call.inner_names()}
         self.taken = {*self.names.values(), *program.output_names, *inner}
         self._numbers = count()
+        self.forms = dict[int, tuple[Any, tuple[int, ...]]]()
 
     def model(self, rules: Sequence[str]) -> ModelProto:
         self._statics()
@@ -93,6 +94,7 @@ class _Export:
         for term in self.live:
             if self.terms.operation[term].name == "item":
                 items.setdefault(self.terms.inputs[term][0], []).append(term)
+        self._torch_forms(items)
         for term in self.live:
             if self.terms.runs[term]:
                 self._term(term, items.get(term, []))
@@ -172,17 +174,42 @@ class _Export:
 
     def _opaque(self, term: int, inputs: list[str], outputs: list[str]) -> None:
         call = self.program.opaque[self.terms.operation[term].params[0]]
-        if not isinstance(call, OnnxCall):
-            from graphopt.rewrite.io.torch_forms import write_call  # torch
+        if isinstance(call, OnnxCall):
+            node, constants = call.placed(inputs, outputs, self.fresh("opaque"))
+            nodes = [node]
+        elif term in self.forms:
+            form, read = self.forms[term]
+            nodes, constants = form.placed(inputs, [outputs[i] for i in read], self.fresh("opaque"))
+        else:
+            from graphopt.rewrite.io.torch_forms import elementwise, operands
 
-            given = [self.terms.type_of(i) for i in self.terms.inputs[term]]
-            if write_call(self, call, inputs, given, outputs, self.terms.types[term][0]):
-                return
-            raise UserError(f"operator {call.label} has no ONNX form here; export the module with torch.onnx and give "
-                            "that file (dataset=onnx), or price its ops one by one: cost=profiled")  # fmt: skip
-        node, constants = call.placed(inputs, outputs, self.fresh("opaque"))
-        self.nodes.append(node)
+            *_, kind = given = [self.terms.type_of(i) for i in self.terms.inputs[term]]
+            operator = elementwise(call, given, self.terms.types[term][0])
+            assert operator is not None
+            self.node(operator, operands(call, inputs, lambda value: self.constant(value, kind.dtype)), outputs)
+            return
+        self.nodes.extend(nodes)
         self.weights.extend(constants)
+
+    def _torch_forms(self, items: Mapping[int, Sequence[int]]) -> None:
+        """Forms of calls of torch that are not elementwise, all made at once."""
+        calls = {
+            term: self.program.opaque[self.terms.operation[term].params[0]]
+            for term in self.live
+            if self.terms.operation[term].name == "opaque"
+        }
+        if all(isinstance(call, OnnxCall) for call in calls.values()):
+            return
+        from graphopt.rewrite.io.torch_forms import Wish, elementwise, forms  # torch
+
+        wishes = dict[int, Wish]()
+        for term, call in calls.items():
+            given = tuple(self.terms.type_of(i) for i in self.terms.inputs[term])
+            if elementwise(call, given, self.terms.types[term][0]) is None:
+                read = sorted({self.terms.operation[item].params[0] for item in items[term]})
+                wishes[term] = Wish(call, given, tuple(read))
+        found = forms(wishes.values())
+        self.forms = {term: (found[wish.key], wish.read) for term, wish in wishes.items()}
 
     def _packed(self, rules: Sequence[str]) -> ModelProto:
         types = dict(zip(self.program.output_names, (self.terms.type_of(t) for t in self.program.outputs)))

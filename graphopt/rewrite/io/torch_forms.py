@@ -1,96 +1,149 @@
-"""ONNX forms of calls of torch operators that rewriting leaves alone, of programs that came from a torch module."""
+"""ONNX forms of calls of torch operators that rewriting leaves alone: elementwise ones by name, all others by
+torch.onnx, which takes a second to import.
+"""
 
-from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+import logging
+import warnings
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
 
+import torch
+from onnx import ModelProto, NodeProto, TensorProto
+from torch import Tensor, nn
+from torch._subclasses.fake_tensor import FakeTensorMode
+
+from graphopt.core.errors import UserError
+from graphopt.rewrite.io.onnx_call import rename
 from graphopt.rewrite.io.torch_import import Slot, TorchCall
 from graphopt.rewrite.ir.vocabulary import TensorType
 
-FLOAT, BOOL = 1, 9  # of onnx.TensorProto
-
+OPSET = 18  # the first that torch.onnx writes
 ELEMENTWISE = {"abs": "Abs", "ceil": "Ceil", "cos": "Cos", "div": "Div", "erf": "Erf", "exp": "Exp", "floor": "Floor",
                "log": "Log", "maximum": "Max", "minimum": "Min", "neg": "Neg", "pow": "Pow",
                "reciprocal": "Reciprocal", "round": "Round", "sign": "Sign", "sin": "Sin", "sqrt": "Sqrt",
-               "sub": "Sub"}  # fmt: skip
-REAL = ("ceil", "floor", "round")  # which ONNX has of real numbers alone
-LOGICAL = {f"{kind}_{name.lower()}": name for kind in ("logical", "bitwise") for name in ("And", "Or", "Not", "Xor")}
+               "sub": "Sub", "where": "Where"}  # fmt: skip
 COMPARISONS = {"eq": "Equal", "ge": "GreaterOrEqual", "gt": "Greater", "le": "LessOrEqual", "lt": "Less"}
-REDUCTIONS = {"amax": "ReduceMax", "amin": "ReduceMin", "mean": "ReduceMean", "sum": "ReduceSum"}
 
 
-class Writing(Protocol):
-    """The model that is written."""
+class Wish(NamedTuple):
+    """A call that is to be written. given: of the tensors that it takes. read: numbers of its results that are read."""
 
-    opset: int
+    call: TorchCall
+    given: tuple[TensorType, ...]
+    read: tuple[int, ...]
 
-    def node(self, operator: str, inputs: Sequence[str], outputs: Sequence[str] | None = None,
-             **attributes: Any) -> str: ...  # fmt: skip
+    @property
+    def key(self) -> tuple[Any, ...]:
+        """Equal wishes have equal keys."""
+        return (self.call.key, *self[1:])
 
-    def constant(self, values: Any, dtype: Any = ...) -> str: ...
+
+class Written(NamedTuple):
+    """Nodes that read `inputs` and their own constants, and make `outputs`."""
+
+    nodes: Sequence[NodeProto]
+    constants: Sequence[TensorProto]
+    inputs: Sequence[str]
+    outputs: Sequence[str]
+
+    def placed(self, inputs: Sequence[str], outputs: Sequence[str], prefix: str
+               ) -> tuple[list[NodeProto], list[TensorProto]]:  # fmt: skip
+        """Copies between tensors of these names; names of their own begin with the prefix."""
+        made = [name for node in self.nodes for name in node.output if name] + [c.name for c in self.constants]
+        names = {name: f"{prefix}_t{i}" for i, name in enumerate(made)}
+        names |= dict(zip(self.inputs, inputs, strict=True)) | dict(zip(self.outputs, outputs, strict=True))
+        nodes = [NodeProto.FromString(node.SerializeToString()) for node in self.nodes]
+        constants = [TensorProto.FromString(constant.SerializeToString()) for constant in self.constants]
+        for node in nodes:
+            node.name = ""
+            rename(node, names)
+        for constant in constants:
+            constant.name = names[constant.name]
+        return nodes, constants
 
 
-def write_call(onnx: Writing, call: TorchCall, names: Sequence[str], given: Sequence[TensorType],
-               outputs: Sequence[str], made: TensorType) -> bool:  # fmt: skip
-    """Adds the nodes of a call with one result `made`; False for a call that has no form here. names, given: of the
-    tensors that it takes."""
-    kinds = [kind.dtype for kind in (given[1:] if call.name == "where" else given)]
-    dtype = kinds[0] if kinds and call.name in (*COMPARISONS, "ne") else made.dtype
-    if call.kwargs or len(outputs) != 1 or any(kind != dtype for kind in kinds) or onnx.opset < 13:
-        return False
-    args, result = call.args, list(outputs)
+def elementwise(call: TorchCall, given: Sequence[TensorType], made: TensorType) -> str | None:
+    """The ONNX operator that takes the same arguments in the same order, all of one type of elements."""
+    kinds = {kind.dtype for kind in (given[1:] if call.name == "where" else given)}
+    alike = COMPARISONS if call.name in COMPARISONS else ELEMENTWISE
+    real = all(kind.startswith(("float", "bfloat")) for kind in kinds)
+    if call.kwargs or len(kinds) != 1 or not real or (alike is ELEMENTWISE and kinds != {made.dtype}):
+        return None
+    return alike.get(call.name)
 
-    def argument(position: int, usual: Any = None) -> Any:
-        return args[position] if len(args) > position and args[position] is not None else usual
 
-    def operand(value: Any) -> str:
-        if value is None:
-            return ""
-        return names[value.index] if isinstance(value, Slot) else onnx.constant(value, dtype)
+_known: dict[tuple[Any, ...], Written] = {}
 
-    def reduced(operator: str, of: str, into: list[str] | None) -> str:
-        over = argument(1)
-        axes = [axis % len(given[0].shape) for axis in ([over] if isinstance(over, int) else over)]
-        keep = int(argument(2, False))
-        if operator == "ReduceSum" or onnx.opset >= 18:
-            return onnx.node(operator, [of, onnx.constant(axes)], into, keepdims=keep)
-        return onnx.node(operator, [of], into, axes=axes, keepdims=keep)
 
-    def any_() -> None:
-        counted = reduced("ReduceMax", onnx.node("Cast", names, to=FLOAT), None)
-        onnx.node("Cast", [counted], result, to=BOOL)
+def forms(wishes: Iterable[Wish]) -> Mapping[tuple[Any, ...], Written]:
+    """A form for the key of each, made once per process. Raises UserError for a call that ONNX does not have."""
+    new = {wish.key: wish for wish in wishes if wish.key not in _known}
+    try:
+        _known.update(_written([*new.values()]))
+    except Exception:  # torch.onnx has many; one by one, to name the call
+        for wish in new.values():
+            try:
+                _known.update(_written([wish]))
+            except Exception as error:
+                label = wish.call.label
+                raise UserError(f"operator {label} has no ONNX form in torch.onnx; price ops one by one: cost=profiled"
+                                ) from error  # fmt: skip
+    return _known
 
-    def select() -> None:
-        axis = args[1] % len(given[0].shape)
-        onnx.node("Gather", [names[0], onnx.constant(args[2] % given[0].shape[axis])], result, axis=axis)
 
-    def slice_() -> None:
-        ends = (argument(2, 0), argument(3, 2**62), argument(1, 0), argument(4, 1))
-        onnx.node("Slice", [names[0], *(onnx.constant([end]) for end in ends)], result)
+class _Calls(nn.Module):
+    """Calls side by side, each with tensors of its own."""
 
-    def clip() -> None:
-        onnx.node("Clip", [operand(argument(position)) for position in range(3)], result)
+    def __init__(self, wishes: Sequence[Wish]) -> None:
+        super().__init__()
+        self.wishes = wishes
 
-    alike = {**ELEMENTWISE, **COMPARISONS, "where": "Where"} | (LOGICAL if made.dtype == "bool" else {})
-    forms: dict[str, Callable[[], object]] = {
-        **dict.fromkeys(alike, lambda: onnx.node(alike[call.name], [operand(arg) for arg in args], result)),
-        **dict.fromkeys(REDUCTIONS, lambda: reduced(REDUCTIONS[call.name], names[0], result)),
-        "any": any_,
-        "ne": lambda: onnx.node("Not", [onnx.node("Equal", [operand(arg) for arg in args])], result),
-        "expand": lambda: onnx.node("Expand", [names[0], onnx.constant(made.shape)], result),
-        "cumsum": lambda: onnx.node("CumSum", [names[0], onnx.constant(args[1])], result),
-        **dict.fromkeys(("clamp", "hardtanh"), clip),
-        "leaky_relu": lambda: onnx.node("LeakyRelu", names, result, alpha=float(argument(1, 0.01))),
-        "rsqrt": lambda: onnx.node("Reciprocal", [onnx.node("Sqrt", names)], result),
-        "log1p": lambda: onnx.node("Log", [onnx.node("Add", [names[0], onnx.constant(1, dtype)])], result),
-        "expm1": lambda: onnx.node("Sub", [onnx.node("Exp", names), onnx.constant(1, dtype)], result),
-        "_softmax": lambda: onnx.node("Softmax", names, result, axis=args[1]),
-        "select": select,
-        "slice": slice_,
-    }
-    whole = call.name in (*REDUCTIONS, "any") and argument(1) in (None, [], ())  # over all axes
-    bounded = call.name == "clamp" and len(given) > 1  # by tensors, which Clip does not take
-    integers = call.name in REAL and not made.dtype.startswith(("float", "bfloat"))
-    if call.name not in forms or whole or bounded or integers:
-        return False
-    forms[call.name]()
-    return True
+    def forward(self, *tensors: Tensor) -> tuple[Tensor, ...]:
+        left, made = list(tensors), list[Tensor]()
+        for call, given, read in self.wishes:
+            results = call.run(left[: len(given)])
+            left = left[len(given) :]
+            made += [results[number] for number in read]
+        return tuple(made)
+
+
+def _written(wishes: Sequence[Wish]) -> dict[tuple[Any, ...], Written]:
+    if not wishes:
+        return {}
+    with FakeTensorMode(), torch.no_grad():
+        tensors = [torch.empty(kind.shape, dtype=getattr(torch, kind.dtype)) for w in wishes for kind in w.given]
+    logger = logging.getLogger("torch.onnx")
+    level = logger.level
+    logger.setLevel(logging.CRITICAL)  # it logs what is not installed
+    try:
+        with warnings.catch_warnings(), torch.no_grad():
+            warnings.simplefilter("ignore")
+            calls = torch.export.export(_Calls(wishes), tuple(tensors))
+            written = torch.onnx.export(calls, dynamo=True, opset_version=OPSET, verbose=False)
+    finally:
+        logger.setLevel(level)
+    assert written is not None
+    model = written.model_proto
+    inputs, outputs = [value.name for value in model.graph.input], [value.name for value in model.graph.output]
+    found: dict[tuple[Any, ...], Written] = {}
+    for wish in wishes:
+        read, inputs = inputs[: len(wish.given)], inputs[len(wish.given) :]
+        made, outputs = outputs[: len(wish.read)], outputs[len(wish.read) :]
+        found[wish.key] = _part(model, read, made)
+    return found
+
+
+def _part(model: ModelProto, inputs: Sequence[str], outputs: Sequence[str]) -> Written:
+    """What makes the outputs from the inputs."""
+    wanted, nodes = {*outputs}, list[NodeProto]()
+    for node in reversed(model.graph.node):
+        if wanted & {*node.output}:
+            nodes.append(node)
+            wanted |= {*node.input}
+    constants = [weight for weight in model.graph.initializer if weight.name in wanted]
+    return Written(nodes[::-1], constants, inputs, outputs)
+
+
+def operands(call: TorchCall, names: Sequence[str], constant: Any) -> list[str]:
+    """Names of an elementwise call's arguments; constant: names a number's tensor."""
+    return [names[arg.index] if isinstance(arg, Slot) else constant(arg) for arg in call.args]

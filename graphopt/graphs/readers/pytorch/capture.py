@@ -150,7 +150,7 @@ def _with_gradients(call: _Call, wanted: list[int]) -> Callable[..., Any]:
         values = _leaves(flat[: len(call.given)], wanted)
         result = call.result(values)
         pairs = [(t, seed) for t, seed in zip(_starts(result), flat[len(values) :]) if t.requires_grad]
-        if not pairs:
+        if not pairs or not wanted:
             raise GraphError("no output depends on a parameter that is learned; leave backward away")
         gradients = torch.autograd.grad(
             [t for t, _ in pairs], [values[i] for i in wanted], [seed for _, seed in pairs], allow_unused=True
