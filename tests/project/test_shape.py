@@ -15,9 +15,9 @@ from test_architecture import MODULES, PACKAGE, RANK, ROOT, module_of, modules_i
 
 MOST = {  # figure: (at most today, wanted)
     "lines of graphopt/": (
-        63_020,
+        63_120,
         48_000,
-    ),  # the four papers as published; pages; programs as text and other formats; backends; clusters; GPUs
+    ),  # functions as models, operators by torch.onnx; the four papers as published; pages; programs as text and other formats; backends; clusters; GPUs
     "modules": (375, 440),
     "entries at its top": (15, 15),
     "options of algo": (56, 54),  # regal_paper, laf_paper, xrlflow_paper: each paper as published, beside ours
@@ -28,7 +28,7 @@ MOST = {  # figure: (at most today, wanted)
     "circles": (0, 0),
     "imports for types alone": (3, 0),
     "lines of tests": (
-        35_680,
+        35_710,
         25_000,
     ),  # those options, trained on one graph; pages in a browser; formats; clusters; GPUs
     "tracked files": (1_099, 1_010),  # those options, and rows of them
