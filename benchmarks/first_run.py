@@ -1,5 +1,7 @@
-"""What a first call costs on a new machine: seconds of CPU, and on the clock, of `graphopt.optimize` in a new process,
-with nothing compiled, not even Python's modules, and again with what that call compiled or measured.
+"""What a first call costs on a new machine: seconds of CPU, and on the clock, of `graphopt.optimize` in a new process.
+
+`fresh`: with nothing compiled, not even Python's modules. `first`: with these alone, as pip compiles them when it
+installs. `later`: with all that the first call compiled or measured.
 
 `inductor` and `inductor_training` (on request) are `cost="inductor"` without and with gradients. The load of the
 machine and the seconds that it takes for ten million additions in Python stand beside.
@@ -25,12 +27,13 @@ CALLS = {task: f"task={task!r}, budget=100" for task in TASKS} | {
     "inductor": "cost='inductor'", "inductor_training": "cost='inductor', backward=True"}  # fmt: skip
 
 
-def seconds(call: str, cache: Path) -> tuple[float, float]:
-    """Of a new process and those that it starts, imports included: of CPU, and on the clock."""
+def seconds(call: str, cache: Path, modules: Path) -> tuple[float, float]:
+    """Of a new process and those that it starts, imports included: of CPU, and on the clock. modules: where compiled
+    modules of Python lie; cache: all else."""
     begun, before = time.monotonic(), resource.getrusage(resource.RUSAGE_CHILDREN)
     caches = {"NUMBA_CACHE_DIR": str(cache / "numba"), "GRAPHOPT_CACHE": str(cache / "graphopt"),
               "TORCHINDUCTOR_CACHE_DIR": str(cache / "inductor"),
-              "PYTHONPYCACHEPREFIX": str(cache / "modules")}  # fmt: skip
+              "PYTHONPYCACHEPREFIX": str(modules)}  # fmt: skip
     places = {**os.environ, **caches, "OMP_NUM_THREADS": "1", "NUMBA_NUM_THREADS": "1"}
     places.pop("PYTHONDONTWRITEBYTECODE", "")  # Python keeps compiled modules unless it is told not to
     subprocess.run([sys.executable, "-c", PROGRAM.format(options=CALLS[call])], check=True, env=places)
@@ -47,11 +50,14 @@ def main() -> None:
         total += number
     speed = f"ten million additions {time.process_time() - begun:.2f} s"
     print(f"load {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores, {speed}")
-    print(f"{'task':22} {'first':>7} {'later':>7}  s of CPU, {'first':>7} {'later':>7}  s on the clock")
+    names = "".join(f"{name:>7}" for name in ("fresh", "first", "later"))
+    print(f"{'task':22} {names}  s of CPU, {names}  s on the clock")
     for task in parser.parse_args().tasks:
         with tempfile.TemporaryDirectory() as folder:
-            (first, clock), (later, clock_later) = (seconds(task, Path(folder)) for _ in range(2))
-        print(f"{task:22} {first:7.1f} {later:7.1f}           {clock:8.1f} {clock_later:7.1f}", flush=True)
+            one, other, modules = (Path(folder) / name for name in ("one", "other", "modules"))
+            found = [seconds(task, cache, modules) for cache in (one, other, other)]
+        cpu, clock = ("".join(f"{value:7.1f}" for value in values) for values in zip(*found, strict=True))
+        print(f"{task:22} {cpu}            {clock}", flush=True)
 
 
 if __name__ == "__main__":
