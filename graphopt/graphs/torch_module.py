@@ -78,9 +78,10 @@ def made_by(label: str) -> tuple[Any, Any]:
 
 def as_module(model: Any) -> Any:
     """An nn.Module: the model, or of a function of tensors one that calls it; None for anything else. A method's module
-    is a part of what calls it, so its parameters are known."""
+    is a part of what calls it, so its parameters are known. Of what torch.compile gave: what that was given."""
     from torch import nn
 
+    model = getattr(model, "_orig_mod", getattr(model, "_torchdynamo_orig_callable", model))
     if isinstance(model, nn.Module):
         return model
     if not callable(model) or isinstance(model, type):
