@@ -177,7 +177,7 @@ def train(
         config, held = _configured(words, settings, data, val, task, cost, learns=True)
         if not compatibility.learns(target_of(config["algo"], "algo")):
             raise UsageError(
-                f"algo={algo} does not learn, so there is nothing to train; `optimize` and `compare` use it"
+                f"algo={algo} is not trained before it is used; give it to `optimize` or `compare`"
             )
         from graphopt.run.training.train import prepare
 

@@ -234,7 +234,7 @@ class Two(graphopt.Dataset):
         (lambda: graphopt.optimize(LIGHT, algo="no_such"), "algo=no_such does not exist"),
         (lambda: graphopt.optimize(LIGHT, algo="go"), "has to be trained"),
         (lambda: graphopt.optimize(LIGHT, budget=0, algo="default").save("answer.json"), "is saved as a"),
-        (lambda: graphopt.train(LIGHT, algo="local"), "algo=local does not learn"),
+        (lambda: graphopt.train(LIGHT, algo="local"), "algo=local is not trained before"),
         (lambda: graphopt.train("no_such"), "neither a file nor a data set"),
         (lambda: graphopt.train(LIGHT, algo="no_such"), "algo=no_such does not exist"),
         (lambda: graphopt.train([3]), "cannot optimize a int"),

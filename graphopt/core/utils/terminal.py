@@ -74,10 +74,10 @@ class Bar:
     def __init__(self, title: str, total: int) -> None:
         self.title, self.total, self.count = printable(title), total, 0
         self._progress: Any = None  # rich's, on a terminal
-        self._spoke = time.monotonic()
+        self._spoke, self._silent = time.monotonic(), _SILENT.get()  # of the thread that makes it
 
     def __enter__(self) -> Self:
-        if sys.stderr.isatty() and not _SILENT.get():
+        if sys.stderr.isatty() and not self._silent:
             from rich.console import Console
             from rich.progress import (
                 BarColumn,
@@ -113,6 +113,6 @@ class Bar:
         note = printable(note)
         if self._progress is not None:
             self._progress.update(self._task, completed=self.count, note=note)
-        elif not _SILENT.get() and (time.monotonic() - self._spoke > QUIET_SECONDS or self.count >= self.total):
+        elif not self._silent and (time.monotonic() - self._spoke > QUIET_SECONDS or self.count >= self.total):
             self._spoke = time.monotonic()
             print(f"{self.title} {self.count}/{self.total} {note}", file=sys.stderr, flush=True)
