@@ -17,7 +17,7 @@ MOST = {  # figure: (at most today, wanted)
     "lines of graphopt/": (
         63_120,
         48_000,
-    ),  # functions as models, operators by torch.onnx; the four papers as published; pages; programs as text and other formats; backends; clusters; GPUs
+    ),  # the four papers as published; pages; functions, programs as text and other formats; backends; clusters; GPUs
     "modules": (375, 440),
     "entries at its top": (15, 15),
     "options of algo": (56, 54),  # regal_paper, laf_paper, xrlflow_paper: each paper as published, beside ours
