@@ -176,9 +176,7 @@ def train(
     with silent(not progress):
         config, held = _configured(words, settings, data, val, task, cost, learns=True)
         if not compatibility.learns(target_of(config["algo"], "algo")):
-            raise UsageError(
-                f"algo={algo} is not trained before it is used; give it to `optimize` or `compare`"
-            )
+            raise UsageError(f"algo={algo} is not trained before it is used; give it to `optimize` or `compare`")
         from graphopt.run.training.train import prepare
 
         cell = Cell(config)
@@ -390,8 +388,10 @@ def _with_network(config: dict[str, Any]) -> dict[str, Any]:
 def _configured(words: Sequence[str], settings: Sequence[str], data: Any, val: Any, task: str, cost: str | None,
                 learns: bool = False) -> tuple[dict[str, Any], Dataset | None]:  # fmt: skip
     """(the configuration of a cell, its data set if the graphs are held already)."""
-    given, held = _data(data, val, task, cost, learns)
-    config = _with_network(_composed(_with_settings(settings, [*words, *given])))
+    of_files = [word for word in settings if word.lstrip("+").startswith("dataset.")]
+    given, held = _data(data, val, task, cost, learns, of_files)
+    rest = settings if held is None else [word for word in settings if word not in of_files]
+    config = _with_network(_composed(_with_settings(rest, [*words, *given])))
     return (config if held is None else {**config, "dataset": {**HELD, "name": held.name}}), held
 
 
@@ -436,8 +436,10 @@ def _kind_of_file(path: str | Path, task: str) -> str:
     return task if task in FILES else "onnx" if Path(path).suffix == ".onnx" else "files"
 
 
-def _data(data: Any, val: Any, task: str, cost: str | None, learns: bool) -> tuple[list[str], Dataset | None]:
-    """(words that name the data set, the data set if it is made of what a program holds)."""
+def _data(data: Any, val: Any, task: str, cost: str | None, learns: bool, settings: Sequence[str]
+          ) -> tuple[list[str], Dataset | None]:  # fmt: skip
+    """(words that name the data set, the data set if it is made of what a program holds). settings: of data sets that
+    read files."""
     if isinstance(data, InMemory):
         return [], data
     if isinstance(data, str) and not Path(data).is_file():
@@ -448,18 +450,18 @@ def _data(data: Any, val: Any, task: str, cost: str | None, learns: bool) -> tup
     if isinstance(data, Dataset):
         name, splits = data.name, {split: data.graphs(split) for split in ("train", "val", "test")}
     else:
-        name, splits = "given", {"train" if learns else "test": _graphs(data, task, cost)}
-    splits = splits if val is None else {**splits, "val": _graphs(val, task, cost)}
+        name, splits = "given", {"train" if learns else "test": _graphs(data, task, cost, settings)}
+    splits = splits if val is None else {**splits, "val": _graphs(val, task, cost, settings)}
     content = digest({split: [graph.hash for graph in graphs] for split, graphs in splits.items()})
     return [], InMemory(
         name=f"{name}_{content}", held=splits.get("test", []), train=splits.get("train", []), val=splits.get("val", [])
     )
 
 
-def _graphs(models: Any, task: str, cost: str | None) -> list[Graph]:
+def _graphs(models: Any, task: str, cost: str | None, settings: Sequence[str]) -> list[Graph]:
     """One model or several, as graphs."""
     several = isinstance(models, Sequence) and not isinstance(models, str) and not _is_pair(models)
-    return [_graph(model, task, cost) for model in (models if several else [models])]
+    return [_graph(model, task, cost, settings) for model in (models if several else [models])]
 
 
 def _is_pair(value: Sequence[Any]) -> bool:
@@ -467,16 +469,14 @@ def _is_pair(value: Sequence[Any]) -> bool:
     return len(value) == 2 and callable(value[0])
 
 
-def _graph(model: Any, task: str, cost: str | None) -> Graph:
-    if isinstance(model, str | Path):
-        option = {**registry.option("dataset", _kind_of_file(model, task)), "path": str(Path(model).resolve())}
-        dataset: Dataset = construct(option, "dataset", {"seed": 0})
-        return dataset.graphs("test")[0]
+def _graph(model: Any, task: str, cost: str | None, settings: Sequence[str]) -> Graph:
     inputs = None
-    if isinstance(model, Sequence) and _is_pair(model):
+    if isinstance(model, Sequence) and not isinstance(model, str) and _is_pair(model):
         model, inputs = model
-    _, graph = _model(model, inputs, task, backward=False, cost=cost)
-    assert graph is not None
+    words, graph = _model(model, inputs, task, backward=False, cost=cost)
+    if graph is None:
+        dataset: Dataset = construct(_composed([*words, *settings])["dataset"], "dataset", {"seed": 0})
+        (graph, *_) = dataset.graphs("test")
     return graph
 
 

@@ -92,7 +92,8 @@ def evaluate_cell(parts: Parts, cell: Cell) -> None:
     cell.log.results(cell.rows.rows, checkpoint if checkpoint.exists() else None)
     if failed:
         first = next(row for row in cell.rows.rows if row.get("status") == "failed")
-        raise RowsFailed(f"{failed} rows failed, the first: {first['graph']} with {first['algo']}: {first['reason']}")
+        said = "one row failed" if failed == 1 else f"{failed} rows failed, the first"
+        raise RowsFailed(f"{said}: {first['graph']} with {first['algo']}: {first['reason']}")
     solved = list(cell.rows.done.values())
     if solved and all(row["status"] == "infeasible" for row in solved):
         some = f", in {len(solved)} solves, the first" if len(solved) > 1 else ""

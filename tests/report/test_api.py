@@ -206,6 +206,19 @@ def test_what_is_trained_is_compared_and_used(tmp_path: Path, capsys: pytest.Cap
     assert capsys.readouterr().out == ""
 
 
+def test_open_dimensions_are_settings(tmp_path: Path) -> None:
+    x, y = (onnx.helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, ("n", 4)) for name in "xy")
+    nodes = [onnx.helper.make_node("Exp", ["x"], ["e"]), onnx.helper.make_node("Tanh", ["e"], ["y"])]
+    model = onnx.helper.make_model(onnx.helper.make_graph(nodes, "g", [x], [y]))
+    path = tmp_path / "open.onnx"
+    onnx.save(model, path)
+    with pytest.raises(GraphError, match="'n' of input 'x' is not fixed"):
+        graphopt.compare(path, algos=["default"])
+    sized = ["+dataset.dims={n: 1000000}"]
+    (row,) = graphopt.compare([path], algos=["default"], settings=sized).rows
+    assert row["initial"] == graphopt.optimize(path, settings=sized, budget=1).default_price > 1e-5
+
+
 def test_a_comparison_is_the_commands_cells(tmp_path: Path) -> None:
     small = ["dataset.test=2", "dataset.ops=20"]
     call = {"task": "placement", "algos": ["default", "scan"], "budget": 50, "output_dir": tmp_path, "study": "two"}

@@ -203,6 +203,19 @@ def test_equal_opaque_nodes_are_one_and_random_ones_are_not() -> None:
     assert np.abs(z).min() > 0
 
 
+@pytest.mark.parametrize(("kind", "settings"), [
+    ("Resize", [[], [1, 1, 2, 2]]), ("Upsample", [[1, 1, 2, 2]]), ("Dropout", [0.25]), ("Range", [5, 1])
+])  # fmt: skip
+def test_numbers_that_are_settings_are_not_drawn_as_weights_are(kind: str, settings: list[Any]) -> None:
+    stored = {f"s{i}": np.asarray(numbers, np.float32) for i, numbers in enumerate(settings)}
+    x = value("x", FLOAT, () if kind == "Range" else (1, 2, 3, 3))
+    shape = (None,) if kind == "Range" else (1, 2, 6, 6) if kind in ("Resize", "Upsample") else (1, 2, 3, 3)
+    nodes = [node("Abs", ["x"], ["a"]), node(kind, ["a", *stored], ["y"])]
+    model = model_of(nodes, [x], [value("y", FLOAT, shape)], stored, opset=9 if kind == "Upsample" else 17)
+    program = import_onnx(model)
+    assert not program.weights and check_equivalence(program, program) == 0
+
+
 # --- Torch modules as programs: they compute what the module computes.
 
 TOLERANCE = 1e-5

@@ -129,7 +129,7 @@ def test_a_bad_file_in_a_folder_is_a_failed_row_and_the_others_are_solved(
     words = (f"dataset={dataset}", f"dataset.path={folder}", "task=scheduling", "algo=local", "budget.evals=5")
     for _ in range(2):  # what failed is tried again, what is done is not
         answer = command(tmp_path / "out", *words)
-        assert answer.code == 1 and "1 rows failed" in answer.err and "Traceback" not in answer.err
+        assert answer.code == 1 and "one row failed" in answer.err and "Traceback" not in answer.err
         assert Path(name).stem in answer.out and "stored in" in answer.out  # the good one's results all the same
         outcome = {Path(r["graph"]).stem: r["status"] for r in answer.rows}
         assert outcome == {"broken": "failed", Path(name).stem: "ok"} and len(answer.rows) == 2

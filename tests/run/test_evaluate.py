@@ -101,7 +101,7 @@ def test_a_failure_costs_its_row_only(
         return inner(optimizer, graph, *args, **keys)
 
     monkeypatch.setattr(evaluate, "solve", breaks)
-    with pytest.raises((RowsFailed, KeyboardInterrupt), match=r"1 rows failed, .*: toy9_1 with draws: .*nine|^$"):
+    with pytest.raises((RowsFailed, KeyboardInterrupt), match=r"one row failed: toy9_1 with draws: .*nine|^$"):
         run()
     [file] = (tmp_path / "s").glob("*/rows.jsonl")
     failed = [] if isinstance(error, KeyboardInterrupt) else [(9, "failed")]

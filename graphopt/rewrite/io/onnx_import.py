@@ -1,7 +1,7 @@
 """ONNX models, with their weights, as programs.
 
 What the vocabulary has becomes terms; what follows from constants alone is computed here; every other node stays
-opaque, as it is. Small constants that are no floating-point numbers (shapes, axes) belong to the opaque nodes that
+opaque, as it is. Small constants that are no weights (shapes, axes, scales) belong to the opaque nodes that
 read them. Tensors whose shape is not known before the run have the shape (0,); only opaque nodes touch them.
 
 `RULES` has the operators of the vocabulary, a function each: from a node to terms, or None where it means more. Such
@@ -252,6 +252,7 @@ Array = NDArray[Any]
 UNKNOWN = TensorType((0,))
 FOLDED = 2**22  # elements that may be computed here, or four times as many as a model has weights if that is more
 _HEAVY = frozenset({"matmul", "conv", "opaque"})  # work for when the program runs
+SETTINGS = frozenset({"Dropout", "NonMaxSuppression", "Range", "Resize", "Upsample"})  # which read numbers, not weights
 
 
 def import_onnx(source: str | Path | ModelProto, dims: Mapping[str, int] | None = None) -> Program:
@@ -421,7 +422,7 @@ class _OnnxImport:
         """Items of the node as it is."""
         names = dict.fromkeys(reads(node))
         constants = {name: value for name in names if (value := self._constant(name)) is not None
-                     and value.dtype.kind != "f" and value.size <= SMALL}  # fmt: skip
+                     and (value.dtype.kind != "f" or node.op_type in SETTINGS) and value.size <= SMALL}  # fmt: skip
         operands = [name for name in names if name not in constants]
         call = make_call(node, [(name, self._proto(name)) for name in operands], constants, self.opsets)
         key = call.key

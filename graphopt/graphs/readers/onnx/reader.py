@@ -123,7 +123,7 @@ def fix_dims(model: ModelProto, dims: Mapping[str, int], path: Path) -> None:
         fix = ", ".join(f"{label}: 1" for label in list(open_dims)[:8])
         label, value_name = next(iter(open_dims.items()))
         raise GraphError(f"{path}: dimension {label!r} of input {value_name!r} is not fixed; "
-                         f"give sizes, for example '+dataset.dims={{{fix}}}'")  # fmt: skip
+                         f"give sizes, for example '+dataset.dims={{{fix}}}' (in Python: settings=[...])")  # fmt: skip
     for value in (*graph.value_info, *graph.output):
         for dim in value.type.tensor_type.shape.dim:
             if dim.dim_param in dims:
