@@ -216,6 +216,21 @@ def test_numbers_that_are_settings_are_not_drawn_as_weights_are(kind: str, setti
     assert not program.weights and check_equivalence(program, program) == 0
 
 
+def test_what_drawn_inputs_cannot_run_is_said_in_a_sentence() -> None:
+    shaped = model_of([node("Expand", ["x", "shape"], ["y"])],
+                      [value("x", FLOAT, (3, 5)), value("shape", onnx.TensorProto.INT64, (2,))],
+                      [value("y", FLOAT, (None, None))])  # fmt: skip
+    program = import_onnx(shaped)
+    with pytest.raises(UserError, match=r"operator Expand does not run .* must be constants"):
+        check_equivalence(program, program)
+    two = [value("x", FLOAT, (3,)), value("z", FLOAT, (2,))]
+    listed = model_of([node("SequenceConstruct", ["x", "z"], ["y"])], two,
+                      [helper.make_tensor_sequence_value_info("y", FLOAT, None)])  # fmt: skip
+    program = import_onnx(listed)
+    with pytest.raises(UserError, match="a sequence of different tensors"):
+        check_equivalence(program, program)
+
+
 # --- Torch modules as programs: they compute what the module computes.
 
 TOLERANCE = 1e-5

@@ -83,7 +83,13 @@ class OnnxCall:
 
         given = [_cast(value if isinstance(value, list) else to_array(value), kind)
                  for value, kind in zip(inputs, self.types, strict=True)]  # fmt: skip
-        return _runner(self)({f"{_INPUT}{i}": value for i, value in enumerate(given)})
+        runner = _runner(self)
+        try:
+            return runner({f"{_INPUT}{i}": value for i, value in enumerate(given)})
+        except Exception as error:
+            said = " ".join(str(error).split())[:160]
+            raise UserError(f"operator {self.label} does not run on drawn inputs ({said}); shapes and the like "
+                            "must be constants") from error  # fmt: skip
 
     def placed(self, inputs: Sequence[str], outputs: Sequence[str], prefix: str) -> tuple[NodeProto, list[TensorProto]]:
         """The node between tensors of these names, and its constants, whose names begin with the prefix."""

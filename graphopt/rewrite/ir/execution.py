@@ -13,6 +13,7 @@ import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor
 
+from graphopt.core.errors import UserError
 from graphopt.rewrite.ir.terms import Program, reachable
 from graphopt.rewrite.ir.vocabulary import Operation
 
@@ -225,9 +226,14 @@ def to_value(array: Any) -> Value:
 
 
 def to_array(value: Value) -> Array:
-    """A tensor as an array; one value for many elements stays so."""
+    """A tensor as an array; one value for many elements stays so. Raises UserError for a sequence of different ones."""
     if not isinstance(value, Tensor):
-        return np.asarray(value)
+        try:
+            return np.asarray(value)
+        except ValueError:
+            raise UserError(
+                "an output is a sequence of different tensors; give a model whose outputs are tensors"
+            ) from None
     if value.numel() > 1 and not any(value.stride()):
         return np.broadcast_to(to_array(value[(0,) * value.dim()]), tuple(value.shape))
     if value.dtype == torch.bfloat16:
