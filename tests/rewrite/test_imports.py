@@ -331,6 +331,32 @@ def test_modules_without_memory_get_random_weights() -> None:
     assert np.isfinite(y).all() and np.abs(y).max() > 1e-3
 
 
+def test_variances_of_modules_without_memory_are_positive_whatever_they_are_called() -> None:
+    class Normed(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.L_self_buffers_running_var_ = nn.Parameter(torch.empty(64), requires_grad=False)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return x * torch.rsqrt(self.L_self_buffers_running_var_ + 1e-5)
+
+    with fake_mode():
+        module, x = Normed(), torch.empty(2, 64)
+    program = program_of(capture(module, (x,), name="net", family="net", backward=False, keep_program=True))
+    assert check_equivalence(program, program) == 0
+
+
+def test_one_number_is_the_stride_of_both_axes() -> None:
+    class Strided(nn.Module):
+        def forward(self, x: Tensor, w: Tensor) -> Tensor:
+            return torch.ops.aten.convolution.default(x, w, None, [2], [1], [1], False, [0], 1)
+
+    x, w = torch.randn(1, 3, 9, 8), torch.randn(4, 3, 3, 3)
+    program = import_torch(Strided(), (x, w))
+    assert ops(program) == ["conv"]
+    assert gap([Strided()(x, w).numpy()], Executor(program)([x.numpy(), w.numpy()])) < TOLERANCE
+
+
 class Dropped(nn.Module):
     """Rows are dropped by a mask that starts as memory of any content."""
 

@@ -133,7 +133,8 @@ def _conv(c: AtenCall) -> int | None:
     if transposed or len(c.shape()) != 4 or any(d != 1 for d in dilation) or groups * c.shape(1)[1] != c.shape()[1]:
         return None
     inputs = [c.term(x), c.term(w), *([c.term(bias)] if bias is not None else [])]
-    return c.add("conv", tuple(strides), (*pads, *pads), "none", of=inputs)
+    strides, pads = (both * 2 if len(both) == 1 else both for both in (tuple(strides), tuple(pads)))
+    return c.add("conv", strides, (*pads, *pads), "none", of=inputs)
 
 
 def _reshape(c: AtenCall) -> int | None:
@@ -387,7 +388,7 @@ def _real(weights: Mapping[str, Tensor]) -> Mapping[str, Any]:
     for name, weight in weights.items():
         dtype = str(weight.dtype).removeprefix("torch.")
         if isinstance(weight, FakeTensor) or weight.is_meta:
-            role: Role = "variance" if name.endswith("running_var") else default_role(tuple(weight.shape))
+            role: Role = "variance" if "running_var" in name else default_role(tuple(weight.shape))
             made[name] = (tuple(weight.shape), dtype, role, 1.0)
         else:
             kept[name] = to_array(weight.detach().cpu())
