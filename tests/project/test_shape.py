@@ -28,7 +28,7 @@ MOST = {  # figure: (at most today, wanted)
     "circles": (0, 0),
     "imports for types alone": (3, 0),
     "lines of tests": (
-        35_790,
+        35_810,
         25_000,
     ),  # those options, trained on one graph; pages in a browser; formats; clusters; GPUs
     "tracked files": (1_099, 1_010),  # those options, and rows of them
