@@ -70,9 +70,8 @@ def made_by(label: str) -> tuple[Any, Any]:
     made = _called(_factory(label), label)
     module = as_module(made[0]) if isinstance(made, tuple) and len(made) == 2 else None
     if module is None:
-        raise GraphError(
-            f"dataset.module={label}: the factory must return (nn.Module, example inputs), not {type(made).__name__}"
-        )
+        raise GraphError(f"dataset.module={label}: the factory must return (nn.Module or function, example inputs), "
+                         f"not {type(made).__name__}")  # fmt: skip
     return module, made[1]
 
 

@@ -174,7 +174,8 @@ def train(
              f"output_dir={_quoted(output_dir)}", *_optional("trainer.steps", steps),
              *_optional("trainer.max_seconds", seconds)]  # fmt: skip
     with silent(not progress):
-        config, held = _configured(words, settings, data, val, task, cost, learns=True)
+        given, held = _data(data, val, task, cost, settings, learns=True)
+        config = _configured([*words, *given], settings, held)
         if not compatibility.learns(target_of(config["algo"], "algo")):
             raise UsageError(f"algo={algo} is not trained before it is used; give it to `optimize` or `compare`")
         from graphopt.run.training.train import prepare
@@ -263,12 +264,12 @@ def compare(
     place = [f"study={_quoted(study)}", f"output_dir={_quoted(kept.name if kept else output_dir)}"]
     rows, errors = list[Row](), list[UserError]()
     with silent(not progress):
-        configs, held = [], None
+        given, held = _data(data, None, task, cost, settings, learns=False)
+        configs = []
         for algo in algos:
             for seed in seeds:
                 words = _words(task, algo, machine, objective, budget, seconds, seed, (ckpt or {}).get(algo), cost)
-                held_or_data = data if held is None else held
-                config, held = _configured([*words, *place], settings, held_or_data, None, task, cost)
+                config = _configured([*words, *place, *given], settings, held)
                 compatibility.check(config)
                 trained = config["ckpt"] is not None or held is None or held.graphs("train")
                 if not trained and compatibility.learns(target_of(config["algo"], "algo")):
@@ -385,14 +386,21 @@ def _with_network(config: dict[str, Any]) -> dict[str, Any]:
     return config
 
 
-def _configured(words: Sequence[str], settings: Sequence[str], data: Any, val: Any, task: str, cost: str | None,
-                learns: bool = False) -> tuple[dict[str, Any], Dataset | None]:  # fmt: skip
-    """(the configuration of a cell, its data set if the graphs are held already)."""
-    of_files = [word for word in settings if word.lstrip("+").startswith("dataset.")]
-    given, held = _data(data, val, task, cost, learns, of_files)
-    rest = settings if held is None else [word for word in settings if word not in of_files]
-    config = _with_network(_composed(_with_settings(rest, [*words, *given])))
-    return (config if held is None else {**config, "dataset": {**HELD, "name": held.name}}), held
+def _configured(words: Sequence[str], settings: Sequence[str], held: Dataset | None) -> dict[str, Any]:
+    """The configuration of a cell. held: its data set, if the words do not name it; it has its settings already."""
+    rest = settings if held is None else [word for word in settings if word not in _of_dataset(settings)]
+    config = _with_network(_composed(_with_settings(rest, words)))
+    return config if held is None else {**config, "dataset": {**HELD, "name": held.name}}
+
+
+def _of_dataset(settings: Sequence[str]) -> list[str]:
+    return [word for word in settings if word.lstrip("+").startswith("dataset.")]
+
+
+def _refuse(settings: Sequence[str], name: str) -> None:
+    """Those of a data set, for what is none that reads files."""
+    if settings:
+        raise UsageError(f"{settings[0]} is for models that are read from files, and {name} is none; leave it out")
 
 
 # ---- models and data sets
@@ -411,7 +419,7 @@ def _model(
 
     module = as_module(model)
     if module is None:
-        raise UsageError(f"cannot optimize a {type(model).__name__}; give an nn.Module, a path, or a Graph")
+        raise UsageError(f"cannot optimize a {type(model).__name__}; give an nn.Module, a function, a path, or a Graph")
     name = type(module).__name__
     if task == "recompute":  # what reads a training step takes a second to import
         from graphopt.graphs.readers.pytorch.step_capture import capture_step
@@ -436,18 +444,16 @@ def _kind_of_file(path: str | Path, task: str) -> str:
     return task if task in FILES else "onnx" if Path(path).suffix == ".onnx" else "files"
 
 
-def _data(data: Any, val: Any, task: str, cost: str | None, learns: bool, settings: Sequence[str]
+def _data(data: Any, val: Any, task: str, cost: str | None, settings: Sequence[str], *, learns: bool
           ) -> tuple[list[str], Dataset | None]:  # fmt: skip
-    """(words that name the data set, the data set if it is made of what a program holds). settings: of data sets that
-    read files."""
-    if isinstance(data, InMemory):
-        return [], data
+    """(words that name the data set, the data set if it is made of what a program holds)."""
     if isinstance(data, str) and not Path(data).is_file():
         if data not in registry.options("dataset"):
             raise UserError(f"{data!r} is neither a file nor a data set; the data sets are "
                             f"{', '.join(registry.options('dataset'))}")  # fmt: skip
         return [f"dataset={data}"], None
     if isinstance(data, Dataset):
+        _refuse(_of_dataset(settings), data.name)
         name, splits = data.name, {split: data.graphs(split) for split in ("train", "val", "test")}
     else:
         name, splits = "given", {"train" if learns else "test": _graphs(data, task, cost, settings)}
@@ -470,13 +476,15 @@ def _is_pair(value: Sequence[Any]) -> bool:
 
 
 def _graph(model: Any, task: str, cost: str | None, settings: Sequence[str]) -> Graph:
-    inputs = None
+    """settings: those of a data set are of one that reads files."""
+    inputs, of_file = None, _of_dataset(settings)
     if isinstance(model, Sequence) and not isinstance(model, str) and _is_pair(model):
         model, inputs = model
     words, graph = _model(model, inputs, task, backward=False, cost=cost)
     if graph is None:
-        dataset: Dataset = construct(_composed([*words, *settings])["dataset"], "dataset", {"seed": 0})
-        (graph, *_) = dataset.graphs("test")
+        dataset: Dataset = construct(_composed([*words, *of_file])["dataset"], "dataset", {"seed": 0})
+        return dataset.graphs("test")[0]
+    _refuse(of_file, graph.name)
     return graph
 
 

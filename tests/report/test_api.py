@@ -215,6 +215,8 @@ def test_open_dimensions_are_settings(tmp_path: Path) -> None:
     with pytest.raises(GraphError, match="'n' of input 'x' is not fixed"):
         graphopt.compare(path, algos=["default"])
     sized = ["+dataset.dims={n: 1000000}"]
+    with pytest.raises(UserError, match="Block is none"):
+        graphopt.compare((Block(), torch.zeros(8, 64)), algos=["default"], settings=sized)
     (row,) = graphopt.compare([path], algos=["default"], settings=sized).rows
     assert row["initial"] == graphopt.optimize(path, settings=sized, budget=1).default_price > 1e-5
 

@@ -144,9 +144,9 @@ def lowered_module(module: Any, inputs: Any, *, name: str, backward: bool) -> Gr
     module is run once, on copies. Raises GraphError."""
     import torch
 
-    from graphopt.hardware.inductor.captured import capture_compiled, capture_step, whole_step
+    from graphopt.hardware.inductor.captured import capture_compiled, capture_step, copied, whole_step
 
-    own, given = deepcopy(module), deepcopy(inputs)
+    own, given = deepcopy(module), copied(inputs)
     if backward:
         return _graph(capture_step(*whole_step(own, given)), name, name)
     with torch.no_grad():

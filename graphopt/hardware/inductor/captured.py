@@ -18,6 +18,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.func import functional_call
 from torch.fx import GraphModule
 from torch.fx.experimental.proxy_tensor import make_fx
+from torch.utils._pytree import tree_map_only
 
 from graphopt.core.compiler import STORED
 from graphopt.core.graph import Graph, GraphError
@@ -152,6 +153,11 @@ def capture_compiled(fn: Callable[..., Any] | nn.Module, inputs: Any) -> dict[st
             twins = sum(name.split(".")[0] == program.phase for name in named)
             named[f"{program.phase}.{twins}" if twins else program.phase] = program
     return named
+
+
+def copied(inputs: Any) -> Any:
+    """Inputs with tensors of their own, which gradients and updates in place do not leave."""
+    return tree_map_only(Tensor, lambda t: t.detach().clone().requires_grad_(t.requires_grad), inputs)
 
 
 def backpropagate(result: Any) -> None:

@@ -10,7 +10,6 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.utils._pytree import tree_map_only
 
 from graphopt.core.compiler import Numerics
 from graphopt.core.graph import Graph
@@ -20,7 +19,7 @@ from graphopt.graphs.readers.pytorch.program_file import key_of, packed_program
 from graphopt.graphs.readers.pytorch.program_inputs import raw
 from graphopt.hardware.apply.allocator import use_allocator
 from graphopt.hardware.costs.inductor import NOTHING, Allocator, Inductor
-from graphopt.hardware.inductor.captured import as_graph, backpropagate, capture_compiled
+from graphopt.hardware.inductor.captured import as_graph, backpropagate, capture_compiled, copied
 from graphopt.hardware.measure.price_table import PriceTable
 from graphopt.hardware.requests import CompilerRequest, least_of_other_bits, request_of
 from graphopt.report.answer import Answer
@@ -108,7 +107,7 @@ def optimized(module: nn.Module, inputs: Any, *, backward: bool, numerics: Numer
     cost: Inductor = construct(option("cost", "inductor") | {"builders": BUILDERS}, "cost", {})
     cost.builds.begin()  # all that solve a graph share them
     with torch.set_grad_enabled(backward):
-        programs = capture_compiled(deepcopy(module), _own(inputs))
+        programs = capture_compiled(deepcopy(module), copied(inputs))
     answers = dict[str, Answer]()
     for name, program in programs.items():
         graph = as_graph(program, name=f"{type(module).__name__}.{name}", family=type(module).__name__)
@@ -145,7 +144,7 @@ def _kept(names: list[str], outcome: Callable[[list[str]], list[Tensor]], numeri
 
 def _outcome(module: nn.Module, inputs: Any, decisions: Mapping[str, CompilerRequest], backward: bool) -> list[Tensor]:
     """What a copy of the module returns, then its gradients and those of inputs, then its weights and buffers."""
-    own, (args, kwargs) = deepcopy(module), arguments_of(_own(inputs))
+    own, (args, kwargs) = deepcopy(module), arguments_of(copied(inputs))
     backend = decided(decisions)
     # Random numbers are the same in every call, and the caller's go on as if there had been none.
     with torch.random.fork_rng(devices=[]), torch.set_grad_enabled(backward):
@@ -161,10 +160,6 @@ def _outcome(module: nn.Module, inputs: Any, decisions: Mapping[str, CompilerReq
 def runs_on_gpu(module: nn.Module, inputs: Any) -> bool:
     """Whether a weight or an input lies there."""
     return any(tensor.is_cuda for tensor in [*module.parameters(), *module.buffers(), *tensors_in(inputs)])
-
-
-def _own(inputs: Any) -> Any:
-    return tree_map_only(Tensor, lambda t: t.detach().clone().requires_grad_(t.requires_grad), inputs)
 
 
 def page(module: str, answers: Mapping[str, Answer], undone: tuple[str, ...], numerics: str) -> str:

@@ -20,6 +20,7 @@ from graphopt.rewrite.ir.vocabulary import TensorType
 
 Array = NDArray[Any]
 RUN_SECONDS = 600.0
+TORCH_OPSET = 18  # of programs that come from torch: the first that torch.onnx writes
 Run = Callable[[dict[str, Any]], list[Any]]
 _INPUT, _CONSTANT, _OUTPUT = "graphopt.x", "graphopt.c", "graphopt.y"  # names inside a call
 
@@ -88,10 +89,11 @@ class OnnxCall:
             return runner({f"{_INPUT}{i}": value for i, value in enumerate(given)})
         except Exception as error:
             said = " ".join(str(error).split())[:160]
-            raise UserError(f"operator {self.label} does not run on drawn inputs ({said}); shapes and the like "
+            raise UserError(f"operator {self.label} does not run on what it is given ({said}); shapes and the like "
                             "must be constants") from error  # fmt: skip
 
-    def placed(self, inputs: Sequence[str], outputs: Sequence[str], prefix: str) -> tuple[NodeProto, list[TensorProto]]:
+    def placed(self, inputs: Sequence[str], outputs: Sequence[str], prefix: str
+               ) -> tuple[list[NodeProto], list[TensorProto]]:  # fmt: skip
         """The node between tensors of these names, and its constants, whose names begin with the prefix."""
         node, constants = self.proto, self._tensors()
         names = {f"{_INPUT}{i}": name for i, name in enumerate(inputs)}
@@ -99,7 +101,7 @@ class OnnxCall:
         for i, constant in enumerate(constants):
             names[constant.name] = constant.name = f"{prefix}_c{i}"
         rename(node, names)
-        return node, constants
+        return [node], constants
 
     def inner_names(self) -> set[str]:
         """Names that are used inside the node's subgraphs."""

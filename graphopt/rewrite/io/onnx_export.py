@@ -21,13 +21,13 @@ from onnx import ModelProto, NodeProto, TensorProto, ValueInfoProto
 
 from graphopt.core.errors import UserError
 from graphopt.rewrite.equivalence import compare, random_inputs, run_onnx
-from graphopt.rewrite.io.onnx_call import OnnxCall, OnnxOrigin
+from graphopt.rewrite.io.onnx_call import TORCH_OPSET, OnnxCall, OnnxOrigin
 from graphopt.rewrite.ir.terms import Program, reachable
 from graphopt.rewrite.ir.vocabulary import Operation, TensorType
 
 RULES_KEY = "graphopt.rules"
 SINGLE = 1e-3  # tolerance of the comparison: ONNX Runtime computes in single precision, and fuses on its own
-_PLAIN = OnnxOrigin((("", 18),), 8, "graphopt", (), (), ())  # of programs that were not read from ONNX
+_PLAIN = OnnxOrigin((("", TORCH_OPSET),), 8, "graphopt", (), (), ())  # of programs that were not read from ONNX
 # Nothing to round.
 MOVES = frozenset({"weight", "transpose", "reshape", "concat", "split", "item", "enlarge", "gather", "pad"})
 _LARGEST = 1 << 30  # bytes of weights within the file; a model must stay below 2 GiB
@@ -84,7 +84,7 @@ class _Export:
         inner = {n for call in program.opaque.values() if isinstance(call, OnnxCall) for n in call.inner_names()}
         self.taken = {*self.names.values(), *program.output_names, *inner}
         self._numbers = count()
-        self.forms = dict[int, tuple[Any, tuple[int, ...]]]()
+        self.subgraphs = dict[int, Any]()  # of terms that are calls of torch
 
     def model(self, rules: Sequence[str]) -> ModelProto:
         self._statics()
@@ -94,7 +94,7 @@ class _Export:
         for term in self.live:
             if self.terms.operation[term].name == "item":
                 items.setdefault(self.terms.inputs[term][0], []).append(term)
-        self._torch_forms(items)
+        self.subgraphs = self._torch_calls(items)
         for term in self.live:
             if self.terms.runs[term]:
                 self._term(term, items.get(term, []))
@@ -173,43 +173,26 @@ class _Export:
         WRITERS[operation.name](OnnxWriting(self, operation, inputs, shapes, name))
 
     def _opaque(self, term: int, inputs: list[str], outputs: list[str]) -> None:
-        call = self.program.opaque[self.terms.operation[term].params[0]]
-        if isinstance(call, OnnxCall):
-            node, constants = call.placed(inputs, outputs, self.fresh("opaque"))
-            nodes = [node]
-        elif term in self.forms:
-            form, read = self.forms[term]
-            nodes, constants = form.placed(inputs, [outputs[i] for i in read], self.fresh("opaque"))
-        else:
-            from graphopt.rewrite.io.torch_forms import elementwise, operands
-
-            *_, kind = given = [self.terms.type_of(i) for i in self.terms.inputs[term]]
-            operator = elementwise(call, given, self.terms.types[term][0])
-            assert operator is not None
-            self.node(operator, operands(call, inputs, lambda value: self.constant(value, kind.dtype)), outputs)
-            return
+        call = self.subgraphs.get(term) or self.program.opaque[self.terms.operation[term].params[0]]
+        nodes, constants = call.placed(inputs, outputs, self.fresh("opaque"))
         self.nodes.extend(nodes)
         self.weights.extend(constants)
 
-    def _torch_forms(self, items: Mapping[int, Sequence[int]]) -> None:
-        """Forms of calls of torch that are not elementwise, all made at once."""
-        calls = {
-            term: self.program.opaque[self.terms.operation[term].params[0]]
-            for term in self.live
-            if self.terms.operation[term].name == "opaque"
-        }
-        if all(isinstance(call, OnnxCall) for call in calls.values()):
-            return
-        from graphopt.rewrite.io.torch_forms import Wish, elementwise, forms  # torch
+    def _torch_calls(self, items: Mapping[int, Sequence[int]]) -> dict[int, Any]:
+        """Subgraphs for terms that are calls of torch, all made at once. items: terms of results that are read."""
+        opaque = [term for term in self.live if self.terms.operation[term].name == "opaque"]
+        calls = {term: self.program.opaque[self.terms.operation[term].params[0]] for term in opaque}
+        calls = {term: call for term, call in calls.items() if not isinstance(call, OnnxCall)}
+        if not calls:
+            return {}
+        from graphopt.rewrite.io.torch_to_onnx import TypedCall, subgraphs  # torch
 
-        wishes = dict[int, Wish]()
-        for term, call in calls.items():
-            given = tuple(self.terms.type_of(i) for i in self.terms.inputs[term])
-            if elementwise(call, given, self.terms.types[term][0]) is None:
-                read = sorted({self.terms.operation[item].params[0] for item in items[term]})
-                wishes[term] = Wish(call, given, tuple(read))
-        found = forms(wishes.values())
-        self.forms = {term: (found[wish.key], wish.read) for term, wish in wishes.items()}
+        typed = [
+            TypedCall(call, tuple(self.terms.type_of(i) for i in self.terms.inputs[term]), self.terms.types[term],
+                      tuple(sorted({self.terms.operation[item].params[0] for item in items[term]})))
+            for term, call in calls.items()
+        ]  # fmt: skip
+        return dict(zip(calls, subgraphs(typed), strict=True))
 
     def _packed(self, rules: Sequence[str]) -> ModelProto:
         types = dict(zip(self.program.output_names, (self.terms.type_of(t) for t in self.program.outputs)))

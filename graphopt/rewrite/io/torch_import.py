@@ -133,8 +133,13 @@ def _conv(c: AtenCall) -> int | None:
     if transposed or len(c.shape()) != 4 or any(d != 1 for d in dilation) or groups * c.shape(1)[1] != c.shape()[1]:
         return None
     inputs = [c.term(x), c.term(w), *([c.term(bias)] if bias is not None else [])]
-    strides, pads = (both * 2 if len(both) == 1 else both for both in (tuple(strides), tuple(pads)))
-    return c.add("conv", strides, (*pads, *pads), "none", of=inputs)
+    sides = _both(pads)
+    return c.add("conv", _both(strides), (*sides, *sides), "none", of=inputs)
+
+
+def _both(numbers: Sequence[int]) -> tuple[int, ...]:
+    """Of height and width: one number stands for both."""
+    return (*numbers, *numbers) if len(numbers) == 1 else tuple(numbers)
 
 
 def _reshape(c: AtenCall) -> int | None:
@@ -179,7 +184,7 @@ def _avg_pool(c: AtenCall) -> int | None:
 
 
 def _pooled(c: AtenCall, name: str, ceil: bool) -> int:
-    kernel, strides, sides = (tuple(c.arg(i, ())) * (2 // max(len(c.arg(i, ())), 1)) for i in (1, 2, 3))
+    kernel, strides, sides = (_both(c.arg(i, ())) for i in (1, 2, 3))
     top, left = sides or (0, 0)
     strides, pads = strides or kernel, (top, left, top, left)
     if ceil:

@@ -85,8 +85,9 @@ def refuse_what_cannot_be_called(module: nn.Module) -> None:
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """Without the tracebacks that torch logs where a fake operator fails: the error says it."""
-    loggers = [logging.getLogger(name) for name in ("torch._subclasses.fake_tensor", "torch._dynamo")]
+    """Without the tracebacks that torch logs where a fake operator fails: the error says it. Without the names of what
+    torch.onnx does not find installed."""
+    loggers = [logging.getLogger(name) for name in ("torch._subclasses.fake_tensor", "torch._dynamo", "torch.onnx")]
     levels = [logger.level for logger in loggers]
     for logger in loggers:
         logger.setLevel(logging.CRITICAL)
