@@ -1,6 +1,8 @@
 """The command `graphopt`. Without a subcommand it runs: one cell is composed, built, trained if it learns, evaluated,
 shown, as by `python run.py` in a clone. `graphopt task=fusion algo=go`; `-m` makes a sweep of cells."""
 
+import atexit
+import gc
 import os
 import sys
 from importlib import import_module
@@ -36,6 +38,7 @@ def main() -> None:
 
         print(f"graphopt {graphopt.__version__}")
         return
+    atexit.register(gc.freeze)  # called last: looking for reference cycles at the end would take a second
     name = next((name for name in (" ".join(words[:2]), " ".join(words[:1])) if name in SUBCOMMANDS), None)
     if name is None and words[:1] and words[0] in {known.split()[0] for known in SUBCOMMANDS}:
         sys.exit(_listed(words[0]))

@@ -19,7 +19,7 @@ from typing import Any
 
 from graphopt import CONF, OWN_OPTIONS
 from graphopt.core.utils import registry
-from graphopt.core.utils.process import ended_soon
+from graphopt.core.utils.process import ended_soon, seldom_collected
 from graphopt.core.utils.terminal import printable, say
 
 INTERRUPTED = "interrupted; the same command goes on where it stopped"
@@ -32,7 +32,7 @@ def sentences() -> Iterator[None]:
     asked = "1" in (os.environ.get("GRAPHOPT_TRACEBACK"), os.environ.get("HYDRA_FULL_ERROR"))
     terminated: list[int] = []
     try:
-        with _manners(), _terminable(terminated):
+        with _manners(), _terminable(terminated), seldom_collected():
             yield
     except KeyboardInterrupt:
         say(INTERRUPTED, sys.stderr)

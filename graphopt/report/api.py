@@ -11,6 +11,7 @@ from graphopt.core.cli import composed, explained
 from graphopt.core.errors import NothingFits, RowsFailed, UsageError, UserError
 from graphopt.core.graph import Graph
 from graphopt.core.utils import registry
+from graphopt.core.utils.process import seldom_collected
 from graphopt.core.utils.terminal import silent
 from graphopt.graphs.dataset import Dataset
 from graphopt.graphs.in_memory import InMemory
@@ -114,7 +115,7 @@ def optimize(  # type: ignore[misc]  # overloads name what decides the result's 
     Example:
         >>> answer = optimize(torch.nn.Linear(4, 4), torch.zeros(2, 4), budget=20)  # doctest: +SKIP
     """
-    with silent(not progress):
+    with silent(not progress), seldom_collected():
         if cost != "inductor":
             if allocator != "user":
                 raise UsageError(f"allocator={allocator} is of cost=inductor, which runs the module; leave it out")
@@ -173,7 +174,7 @@ def train(
     words = [*_words(task, algo, machine, objective, None, None, seed, None, cost), f"study={_quoted(study)}",
              f"output_dir={_quoted(output_dir)}", *_optional("trainer.steps", steps),
              *_optional("trainer.max_seconds", seconds)]  # fmt: skip
-    with silent(not progress):
+    with silent(not progress), seldom_collected():
         given, held = _data(data, val, task, cost, settings, learns=True)
         config = _configured([*words, *given], settings, held)
         if not compatibility.learns(target_of(config["algo"], "algo")):
@@ -263,7 +264,7 @@ def compare(
     kept = TemporaryDirectory(prefix="graphopt-") if output_dir is None else None
     place = [f"study={_quoted(study)}", f"output_dir={_quoted(kept.name if kept else output_dir)}"]
     rows, errors = list[Row](), list[UserError]()
-    with silent(not progress):
+    with silent(not progress), seldom_collected():
         given, held = _data(data, None, task, cost, settings, learns=False)
         configs = []
         for algo in algos:

@@ -38,7 +38,8 @@ from graphopt.core.utils.terminal import say
 from graphopt.graphs.dataset import Dataset
 from graphopt.hardware.measure.price_table import check_place
 from graphopt.run.composed import keep_composed, sources_of
-from graphopt.run.config.construct import arguments_of, call, construct, convert, target_of
+from graphopt.run.config.compatibility import encoder_of
+from graphopt.run.config.construct import call, construct, convert
 from graphopt.run.loggers import RunLog, scalars
 from graphopt.run.records.rows import Row, RowFile, digest_of, mark_finished, was_finished
 from graphopt.run.sharing import LOCKS, CellOutcome, note_of, write_note
@@ -328,15 +329,6 @@ def config_hash(config: Mapping[str, Any]) -> str:
     """8 hex digits of everything that makes results differ."""
     unread = () if encoder_of(config) is not None else ("encoder",)
     return digest({key: value for key, value in config.items() if key not in (*FREE, *unread)})
-
-
-def encoder_of(config: Mapping[str, Any]) -> str | None:
-    """The name of the encoder; None where the algorithm takes none."""
-    with contextlib.suppress(UserError):  # of an algorithm that cannot be imported, which the run itself will say
-        takes = "encoder" in arguments_of(target_of(config["algo"], "algo"))
-        if not takes or not config["algo"].get("encoded", True):
-            return None
-    return str(config["encoder"]["name"])
 
 
 def digest(value: Any) -> str:

@@ -1,5 +1,6 @@
-"""What would end this process ends a copy of it, and is a sentence."""
+"""What would end this process ends a copy of it, and is a sentence; how often Python looks for reference cycles."""
 
+import gc
 import os
 import signal
 from collections.abc import Callable
@@ -7,7 +8,7 @@ from collections.abc import Callable
 import pytest
 
 from graphopt.core.utils import process
-from graphopt.core.utils.process import CopyCrash, rehearse
+from graphopt.core.utils.process import SELDOM, CopyCrash, rehearse, seldom_collected
 
 MEMORY = 2**30
 
@@ -48,3 +49,16 @@ def test_a_copy_has_no_more_memory_than_it_may(tmp_path: os.PathLike[str]) -> No
     assert os.listdir(tmp_path) == []
     rehearse(takes, 4 * MEMORY, "reading x")
     assert os.listdir(tmp_path) == ["had it"]
+
+
+@pytest.mark.parametrize(("own", "meanwhile"), [(700, SELDOM), (0, 0), (SELDOM + 1, SELDOM + 1)])
+def test_cycles_are_looked_for_as_before_afterwards(own: int, meanwhile: int) -> None:
+    before = gc.get_threshold()
+    gc.set_threshold(own, 10, 10)
+    try:
+        with pytest.raises(KeyError), seldom_collected():
+            assert gc.get_threshold() == (meanwhile, 10, 10)
+            raise KeyError
+        assert gc.get_threshold() == (own, 10, 10)
+    finally:
+        gc.set_threshold(*before)

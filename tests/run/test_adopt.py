@@ -102,3 +102,14 @@ def test_what_was_left_alone_is_inherited() -> None:
     chosen = {"a": 1, "b": {"c": 5, "d": 3, "own": 7}, "new": 0}
     stored = {"a": 10, "b": {"c": 20, "d": 30}, "gone": 1}
     assert inherit(chosen, usual, stored) == {"a": 10, "b": {"c": 5, "d": 30, "own": 7}, "new": 0}
+
+
+def test_an_algorithm_without_an_encoder_takes_the_weights_under_any(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.undo()  # the package's own policies
+    words = ("algo=kernel_model", "task=fusion", "ckpt=pretrained")
+    plain, other = (run(tmp_path / name, *words, f"encoder={name}") for name in ("graphsage", "gat"))
+    assert plain.code == other.code == 0, other.err
+    assert [row["searched"] for row in plain.rows] == [row["searched"] for row in other.rows] != []
+    assert {row["encoder"] for row in other.rows} == {None}

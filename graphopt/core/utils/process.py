@@ -3,6 +3,7 @@
 - `Process` and `serve`: a worker that answers requests, JSON lines through two pipes that nobody else knows.
 - `rehearse`: what may end the process is done once in a fork of it first. The fork has all that is loaded here, and
   what it does is lost with it. Its memory and time are limited.
+- `seldom_collected`: Python looks for reference cycles less often.
 - `ended_soon`: Ctrl-C and SIGTERM end this process soon, whatever holds its main thread. Python heeds a signal between
   two of its own instructions: not while Numba's compiler is at a large function, tens of seconds on a busy machine. An
   interrupt that is raised in a callback of foreign code is lost. Stored files are whole at every moment
@@ -11,6 +12,7 @@
 
 import faulthandler
 import functools
+import gc
 import json
 import math
 import os
@@ -34,6 +36,7 @@ from graphopt.core.utils.plain_json import is_finite
 START_SECONDS = 120.0  # within which a process must have loaded its libraries
 TRIES = 2  # to start one
 ANSWER_BYTES = 1 << 20  # of a line at most
+SELDOM = 10_000  # new objects before Python looks for reference cycles; 700 by itself
 
 GUARD = ("/bin/sh", "-c", "read end; kill -KILL 0")  # ends the group that it is of
 
@@ -326,6 +329,19 @@ def _perform(action: Callable[[], object], memory: int) -> None:
 
 PATIENCE = 10.0  # seconds from a signal until the process is ended
 _OVER = b"\0"  # no signal has this number
+
+
+@contextmanager
+def seldom_collected() -> Iterator[None]:
+    """Python looks for reference cycles a fourteenth as often meanwhile. torch and its compiler are half a million
+    objects that stay; looking through these again and again took a quarter of a call of `optimize`."""
+    before = gc.get_threshold()
+    if 0 < before[0] < SELDOM:  # 0: the program has switched it off
+        gc.set_threshold(SELDOM, *before[1:])
+    try:
+        yield
+    finally:
+        gc.set_threshold(*before)
 
 
 @contextmanager

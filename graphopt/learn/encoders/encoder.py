@@ -11,17 +11,19 @@ S segments.
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch_geometric.data import Data
 
 from graphopt.core.errors import UserError
 from graphopt.core.operators import OPERATORS
 from graphopt.core.utils.marks import Width
 from graphopt.learn.encoders.features import WIDTH
+
+if TYPE_CHECKING:
+    from torch_geometric.data import Data
 
 
 class Edges(NamedTuple):
@@ -55,7 +57,7 @@ class Edges(NamedTuple):
         return self.edge_index[1]
 
 
-def both_ways(data: Data) -> tuple[Edges, Edges]:
+def both_ways(data: "Data") -> tuple[Edges, Edges]:
     """Edges from producers to consumers, and the same turned round."""
     num_ops = len(data.kind)
     return (
@@ -126,16 +128,16 @@ class Encoder(nn.Module, ABC):
         self.pool = nn.Sequential(nn.Linear(2 * width, width), nn.GELU(), nn.Linear(width, width), nn.LayerNorm(width))
 
     @abstractmethod
-    def spread(self, h_ND: Tensor, data: Data) -> Tensor:
+    def spread(self, h_ND: Tensor, data: "Data") -> Tensor:
         """[N, D] states of ops that know of other ops, from states that each op has of its own features."""
 
-    def forward(self, data: Data, extra_NX: Tensor | None = None) -> tuple[Tensor, Tensor]:
+    def forward(self, data: "Data", extra_NX: Tensor | None = None) -> tuple[Tensor, Tensor]:
         """(h [N, D] states of ops, g [B, D] states of graphs). `data` as `graph_features` or `batch` give it."""
         h_ND = self.spread(self.read(self._inputs(data, extra_NX)), data)
         pooled = torch.cat([segment_mean(h_ND, data.num_ops), segment_max(h_ND, data.num_ops)], 1)
         return h_ND, self.pool(pooled)
 
-    def _inputs(self, data: Data, extra_NX: Tensor | None) -> Tensor:
+    def _inputs(self, data: "Data", extra_NX: Tensor | None) -> Tensor:
         given = 0 if extra_NX is None else extra_NX.shape[1]
         if given != self.extra_width:
             raise ValueError(

@@ -9,16 +9,19 @@ Shape legend: N ops, T tensors, E edges (one per producer, consumer and tensor),
 import hashlib
 from collections.abc import Sequence
 from copy import copy
+from typing import TYPE_CHECKING
 from weakref import WeakKeyDictionary
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch_geometric.data import Batch, Data
 
 from graphopt.core.graph import DTYPE_BYTES, DTYPES, F64, I64, Bool, Graph
 from graphopt.core.machine import Device, Machine
 from graphopt.core.operators import OPERATORS, Category
+
+if TYPE_CHECKING:  # loaded late: checkpoints ask for DIGEST alone
+    from torch_geometric.data import Data
 
 LIMIT = 5.0
 FEATURES: tuple[str, ...] = (
@@ -292,7 +295,7 @@ def levels(graph: Graph) -> tuple[F64, F64]:
 _CACHE: "WeakKeyDictionary[Graph, dict[Machine, Data]]" = WeakKeyDictionary()
 
 
-def graph_features(graph: Graph, machine: Machine) -> Data:
+def graph_features(graph: Graph, machine: Machine) -> "Data":
     """Features of a graph on a machine, computed once; the tensors are shared, so never write into them.
 
     kind int64 [N] operator id; x float32 [N, WIDTH]; edge_index int64 [2, E] producer -> consumer, sorted by consumer;
@@ -305,12 +308,16 @@ def graph_features(graph: Graph, machine: Machine) -> Data:
     return copy(per_machine[machine])  # `Data.to` works in place: the caller's copy moves, the stored one stays
 
 
-def batch(datas: Sequence[Data]) -> Data:
+def batch(datas: Sequence["Data"]) -> "Data":
     """B graphs as one disconnected graph: fields joined (of one graph shared), indices shifted; `num_ops` is [B]."""
+    from torch_geometric.data import Batch
+
     return copy(datas[0]) if len(datas) == 1 else Batch.from_data_list(list(datas))
 
 
-def _data(graph: Graph, machine: Machine) -> Data:
+def _data(graph: Graph, machine: Machine) -> "Data":
+    from torch_geometric.data import Data
+
     source, target, tensor = graph.edges
     edge_attr = _stack(edge_columns(graph), EDGE_FEATURES, len(tensor))
     turned = np.lexsort((target, source))

@@ -12,7 +12,7 @@ from graphopt.problems.cost_model import CostModel
 from graphopt.problems.optimizer import Solver
 from graphopt.problems.problem import Task
 from graphopt.run.config import compatibility
-from graphopt.run.config.construct import construct, convert, target_of
+from graphopt.run.config.construct import arguments_of, construct, convert, target_of
 from graphopt.run.config.suggested_machine import warn_of_other_machine
 
 
@@ -48,13 +48,18 @@ def build(config: Mapping[str, Any], held: Dataset | None = None) -> Parts:
     cost: CostModel = construct(config["cost"], "cost", around)
     judge = judge_of(config, cost, around)
     around |= {"cost": cost, "dataset": dataset, "seed": seed}
-    learns = compatibility.learns(target_of(config["algo"], "algo"))
+    target = target_of(config["algo"], "algo")
+    learns = compatibility.learns(target)
     algo: Solver[Any]
     if learns:
+        import torch
+
         from graphopt.learn.encoders.encoder import MOST, Allowance
 
+        torch.manual_seed(seed)  # equal seeds start from equal weights
         with Allowance(MOST):  # raises TooLarge before the network takes more memory than one may
-            algo = construct(config["algo"], "algo", {**around, "encoder": encoder(config, task)})
+            read = {"encoder": encoder(config, task)} if "encoder" in arguments_of(target) else {}
+            algo = construct(config["algo"], "algo", {**around, **read})
     else:
         algo = construct(config["algo"], "algo", around)
     compared, refused = list[Solver[Any]](), dict[str, str]()
@@ -84,11 +89,7 @@ def judge_of(config: Mapping[str, Any], cost: CostModel, around: Mapping[str, An
 
 
 def encoder(config: Mapping[str, Any], task: Task) -> Any:
-    """The network that reads graphs, with room for the learner's own inputs per op. Seeds torch first, so that equal
-    seeds start from equal weights."""
-    import torch
-
-    torch.manual_seed(int(config["seed"]))
+    """The network that reads graphs, with room for the learner's own inputs per op."""
     width = target_of(config["algo"], "algo").extra_width(task)
     return construct(config["encoder"], "encoder", {"extra_width": width})
 

@@ -36,6 +36,15 @@ def learns(algo: type[Solver[Any]]) -> bool:
     return learner is not None and issubclass(algo, learner.Learner)
 
 
+def encoder_of(config: Mapping[str, Any]) -> str | None:
+    """The name of the encoder; None where the algorithm takes none."""
+    with suppress(UserError):  # of an algorithm that cannot be imported, which the run itself will say
+        takes = "encoder" in arguments_of(target_of(config["algo"], "algo"))
+        if not takes or not config["algo"].get("encoded", True):
+            return None
+    return str(config["encoder"]["name"])
+
+
 def mismatch(algo: type[Solver[Any]], task: Node) -> tuple[str, str] | None:
     """(what the algorithm needs, what the configured task is), or None when they fit."""
     target: type[Task] = target_of(task, "task")

@@ -50,17 +50,14 @@ def with_network(config: Node) -> dict[str, Any]:
         return dict(config)
     from graphopt.run.training import checkpoint
 
-    stored = checkpoint.settings_of(checkpoint.load(find(str(config["ckpt"]), config)), algo.network_settings)
+    stored = checkpoint.settings_of(checkpoint.load(find(str(config["ckpt"]), config)), config)
     if stored is None or registry.base("algo", stored["algo"]) != registry.base("algo", config["algo"]):
         return dict(config)
     usual = registry.option("algo", registry.base("algo", config["algo"]))
     both = algo.network_settings & config["algo"].keys() & stored["algo"].keys() & usual.keys()
     inherited = {key: inherit(config["algo"][key], usual[key], stored["algo"][key]) for key in both}
-    return {
-        **config,
-        "encoder": _encoder(config["encoder"], stored["encoder"]),
-        "algo": {**config["algo"], **inherited},
-    }
+    encoder = {"encoder": _encoder(config["encoder"], stored["encoder"])} if "encoder" in stored else {}
+    return {**config, **encoder, "algo": {**config["algo"], **inherited}}
 
 
 def _words(found: Node, config: Node) -> list[str]:

@@ -22,7 +22,8 @@ from graphopt.core.utils.limits import MIB, check_zip, parse_json
 from graphopt.core.utils.whole import whole_file
 from graphopt.learn.encoders.features import DIGEST
 from graphopt.learn.learner import Learner
-from graphopt.run.config.construct import dotted
+from graphopt.run.config.compatibility import encoder_of
+from graphopt.run.config.construct import dotted, target_of
 from graphopt.run.config.stored import RESERVED, node_of, words
 
 State = dict[str, Any]
@@ -57,23 +58,29 @@ def put_back(learner: Learner, state: State, *, counts: bool) -> list[torch.Tens
 def about(config: Mapping[str, Any], learner: Learner) -> dict[str, Any]:
     """What a checkpoint says of itself. `made_for` must agree with the run that uses it; `settings` are those that its
     network was built with; `features` is what its encoder reads, in short."""
-    made_for = {"learner": type(learner).__name__, "encoder": config["encoder"]["name"], **learner.made_for()}
+    encoder = {} if (name := encoder_of(config)) is None else {"encoder": name}
+    made_for = {"learner": type(learner).__name__, **encoder, **learner.made_for()}
     return {"made_for": made_for, "settings": settings_in(config), "features": DIGEST}
 
 
 def settings_in(config: Mapping[str, Any]) -> dict[str, Any]:
-    """The nodes of a configuration that make a network what it is, in the words of files."""
-    return {group: words(group, config[group]) for group in ("encoder", "algo")}
+    """The nodes of a configuration that make a network what it is, in the words of files: the algorithm, and the
+    encoder if it takes one."""
+    encoder = () if encoder_of(config) is None else ("encoder",)
+    return {group: words(group, config[group]) for group in (*encoder, "algo")}
 
 
-def settings_of(state: State, network_settings: frozenset[str]) -> dict[str, dict[str, Any]] | None:
-    """`settings_in` as a configuration here has them: the encoder, and the name and `network_settings` of the
-    algorithm; None for checkpoints that do not say. Raises UserError when they mean nothing here."""
+def settings_of(state: State, config: Mapping[str, Any]) -> dict[str, dict[str, Any]] | None:
+    """`settings_in` as a configuration here has them: the name and `network_settings` of the algorithm, and the encoder
+    where the run has one; None for checkpoints that do not say. Raises UserError when they mean nothing here."""
     stored = said(state, "settings")
     if stored is None:
         return None
-    algo = {key: value for key, value in stored["algo"].items() if key in (*RESERVED, "name", *network_settings)}
-    return {"encoder": node_of("encoder", stored["encoder"]), "algo": node_of("algo", algo)}
+    kept = (*RESERVED, "name", *target_of(config["algo"], "algo").network_settings)
+    said_of = {"algo": {key: value for key, value in stored["algo"].items() if key in kept}}
+    if "encoder" in stored and encoder_of(config) is not None:
+        said_of["encoder"] = stored["encoder"]
+    return {group: node_of(group, node) for group, node in said_of.items()}
 
 
 def said(state: State, key: str) -> Any:
@@ -129,9 +136,9 @@ def load_weights(learner: Learner, state: State, source: str, settings: Mapping[
 
 def _of_network(learner: Learner, settings: Mapping[str, Any] | None) -> dict[str, Any]:
     """Of `settings_in`, what shapes weights."""
-    known = settings or {"encoder": {}, "algo": {}}
+    known = settings or {"algo": {}}
     own = {key: value for key, value in known["algo"].items() if key in learner.network_settings}
-    return {"encoder": known["encoder"], "algo": own}
+    return {**known, "algo": own}
 
 
 def _other_inputs(source: str) -> ConfigError:
@@ -256,9 +263,9 @@ def _check(state: Any) -> None:
     if not isinstance(decisions, dict) or not all(_number(choices) for choices in decisions.values()):
         raise Unreadable("its decisions are no numbers of choices by name")
     settings = said(state, "settings")
-    nodes = [settings.get(group) for group in ("encoder", "algo")] if isinstance(settings, dict) else [settings]
+    nodes = [settings.get("algo"), *settings.values()] if isinstance(settings, dict) else [settings]
     named = all(isinstance(node, dict) and isinstance(node.get("name"), str) for node in nodes)
-    if not named and settings is not None:
+    if settings is not None and not (named and {*settings} <= {"encoder", "algo"}):
         raise Unreadable("its settings are not those of an encoder and an algorithm")
 
 
