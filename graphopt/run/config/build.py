@@ -48,18 +48,13 @@ def build(config: Mapping[str, Any], held: Dataset | None = None) -> Parts:
     cost: CostModel = construct(config["cost"], "cost", around)
     judge = judge_of(config, cost, around)
     around |= {"cost": cost, "dataset": dataset, "seed": seed}
-    target = target_of(config["algo"], "algo")
-    learns = compatibility.learns(target)
+    learns = compatibility.learns(target_of(config["algo"], "algo"))
     algo: Solver[Any]
     if learns:
-        import torch
-
         from graphopt.learn.encoders.encoder import MOST, Allowance
 
-        torch.manual_seed(seed)  # equal seeds start from equal weights
         with Allowance(MOST):  # raises TooLarge before the network takes more memory than one may
-            read = {"encoder": encoder(config, task)} if "encoder" in arguments_of(target) else {}
-            algo = construct(config["algo"], "algo", {**around, **read})
+            algo = construct(config["algo"], "algo", {**around, "encoder": encoder(config, task)})
     else:
         algo = construct(config["algo"], "algo", around)
     compared, refused = list[Solver[Any]](), dict[str, str]()
@@ -89,9 +84,15 @@ def judge_of(config: Mapping[str, Any], cost: CostModel, around: Mapping[str, An
 
 
 def encoder(config: Mapping[str, Any], task: Task) -> Any:
-    """The network that reads graphs, with room for the learner's own inputs per op."""
-    width = target_of(config["algo"], "algo").extra_width(task)
-    return construct(config["encoder"], "encoder", {"extra_width": width})
+    """The network that reads graphs, with room for the learner's own inputs per op; None for a learner that takes none.
+    Seeds torch first, so that equal seeds start from equal weights."""
+    import torch
+
+    torch.manual_seed(int(config["seed"]))
+    learner = target_of(config["algo"], "algo")
+    if "encoder" not in arguments_of(learner):
+        return None
+    return construct(config["encoder"], "encoder", {"extra_width": learner.extra_width(task)})
 
 
 def stored_config(config: Mapping[str, Any], parts: Parts) -> dict[str, Any]:

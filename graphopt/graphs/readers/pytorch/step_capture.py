@@ -17,6 +17,7 @@ from graphopt.core.graph import Graph, GraphError
 from graphopt.core.graph_builder import GraphBuilder, known_dtype
 from graphopt.core.split import BACKWARD, FORWARD
 from graphopt.graphs.readers.pytorch.aten_table import complex_factor, flops, kind_of
+from graphopt.graphs.readers.pytorch.capture import tell_sources
 from graphopt.graphs.readers.pytorch.fx_reader import nodes_in
 from graphopt.graphs.readers.pytorch.nested_tensors import arguments_of
 from graphopt.graphs.readers.pytorch.trace_errors import complaint, quiet
@@ -59,7 +60,9 @@ def _backend(name: str, family: str) -> Any:
         def take(graph: Any, info: Any, memory_budget: float = 1) -> Any:
             forward = int(kwargs["num_fwd_outputs"])
             saved = plain(graph, info, memory_budget=1)
-            raise _Captured(read_step(graph, set(info.tangents_closure), forward, saved, name=name, family=family))
+            step = read_step(graph, set(info.tangents_closure), forward, saved, name=name, family=family)
+            tell_sources(step, graph.nodes)
+            raise _Captured(step)
 
         with mock.patch.object(partitioners, "choose_saved_values_set", take):
             return partitioners.min_cut_rematerialization_partition(gm, inputs, **kwargs)
