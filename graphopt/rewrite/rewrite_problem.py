@@ -31,7 +31,7 @@ from graphopt.problems.optimizer import Solver
 from graphopt.problems.problem import Candidate, Decided, Equality, Finalists, OutOfBudget, Problem, Solution, Task
 from graphopt.rewrite.io.as_graph import graph_of, program_of
 from graphopt.rewrite.ir.program_files import from_json, to_json
-from graphopt.rewrite.ir.terms import Outputs, Program, Terms, reachable, substitute
+from graphopt.rewrite.ir.terms import Outputs, Program, depth_first, reachable, substitute
 from graphopt.rewrite.program_cost import TermPrice, prices_programs
 from graphopt.rewrite.rules.matching import Match, Matcher
 from graphopt.rewrite.rules.parsing import load_rules
@@ -162,21 +162,6 @@ def check_made_of(original: Program, rewritten: Program, growth: float) -> None:
         raise UserError(f"its tensors have more than {MOST_NUMBERS} times as many numbers as the original's")
 
 
-def places(terms: Terms, outputs: Outputs) -> list[int]:
-    """The terms of a program in an order that does not depend on the store."""
-    order, seen = list[int](), set[int]()
-    stack = [(output, False) for output in reversed(outputs)]
-    while stack:
-        term, done = stack.pop()
-        if done:
-            order.append(term)
-        elif term not in seen:
-            seen.add(term)
-            stack.append((term, True))
-            stack += [(i, False) for i in reversed(terms.inputs[term]) if i not in seen]
-    return order
-
-
 def retraced(original: Program, rules: RuleSet, steps: Any) -> list[Outputs]:
     """The outputs of the program, and those that each step of a file leads to. Raises UserError for what is no step by
     these rules."""
@@ -188,7 +173,7 @@ def retraced(original: Program, rules: RuleSet, steps: Any) -> list[Outputs]:
     for number, step in enumerate(steps):
         name, at = step if isinstance(step, list) and len(step) == 2 else ("", ())
         outputs = stages[-1]
-        order = places(terms, outputs)
+        order = depth_first(terms, outputs)
         fine = isinstance(name, str) and isinstance(at, list)
         if not fine or not all(type(place) is int and 0 <= place < len(order) for place in at):
             raise UserError(f"its step {number} is no rule with the places of terms")
@@ -365,7 +350,7 @@ class RewriteProblem(Problem):
             if match is None or match.rule not in known or outputs in seen:
                 return None
             seen.add(outputs)
-            place = {term: i for i, term in enumerate(places(self.terms, before))}
+            place = {term: i for i, term in enumerate(depth_first(self.terms, before))}
             found.append((match.rule.name, [place[root] for root in match.roots]))
             outputs = before
         return found[::-1]

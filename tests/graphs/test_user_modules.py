@@ -135,6 +135,39 @@ def test_inputs_that_require_gradients_get_them() -> None:
     torch.testing.assert_close(found[-1], torch.autograd.grad(module(x), x, seed)[0])
 
 
+class Keeps(nn.Module):
+    """Keeps what it computed, in the ways that models do, and runs twice to be captured: it writes in place."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table, self.scale = nn.Parameter(torch.randn(5, 4)), nn.Parameter(torch.ones(4))
+        self.tables: dict[str, Tensor] = {}
+        self.nested: dict[str, list[Tensor]] = {"seen": []}
+        self.last: Tensor | None = None
+
+    def forward(self, x: Tensor) -> Tensor:
+        rows = self.tables.setdefault(str(x.device), self.table[:4].exp())
+        self.last = (x * self.scale) @ rows
+        self.nested["seen"].append(self.last)
+        return self.last.clone().add_(1)
+
+
+@pytest.mark.parametrize("called_before", [False, True])
+@pytest.mark.parametrize("backward", [False, True])
+def test_capture_leaves_what_a_module_keeps_as_it_was(called_before: bool, backward: bool) -> None:
+    module, x = Keeps(), torch.randn(2, 4)
+    if called_before:
+        with torch.no_grad():
+            module(x)
+    before = (dict(module.tables), list(module.nested["seen"]), module.last, module.training)
+    graph = traced(module, x, backward=backward)
+    kept = (dict(module.tables), list(module.nested["seen"]), module.last, module.training)
+    assert all(a is b for a, b in zip(before[0].values(), kept[0].values(), strict=True)) and before[1:] == kept[1:]
+    assert type(module(x).detach()) is Tensor
+    constants = [t for name, t in graph.program.named_buffers() if name.startswith("_constant")]
+    assert all(type(t) is Tensor for t in constants) and len(constants) == called_before
+
+
 def test_modules_on_the_meta_device_are_those_on_the_cpu() -> None:
     with torch.device("meta"):
         module = Swin()

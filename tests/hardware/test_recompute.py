@@ -17,6 +17,7 @@ from torch._inductor import config as inductor
 from torch._inductor.compile_fx import compile_fx
 from torch.utils.checkpoint import checkpoint
 
+from graphopt.core.graph import GraphError
 from graphopt.core.split import step_of
 from graphopt.graphs.readers.pytorch.step_capture import capture_step
 from graphopt.hardware.apply.recompute import SETTINGS, BudgetSolver, Partitioner, eager_backend
@@ -174,6 +175,40 @@ def test_a_captured_step_has_what_torch_saves_by_itself() -> None:
 def test_a_module_without_gradients_is_refused() -> None:
     with pytest.raises(Exception, match="it has no gradient; give a module whose result is a loss"):
         capture_step(nn.Identity(), [torch.ones(4)], name="nothing", family="nothing")
+
+
+class Function(nn.Module):
+    """A layer and then a function of its result."""
+
+    def __init__(self, then: Callable[[Tensor], Tensor]) -> None:
+        super().__init__()
+        self.layer, self.then = nn.Linear(3, 3), then
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.then(self.layer(x))
+
+
+@pytest.mark.parametrize("module, why", [
+    (nn.Sequential(nn.Linear(3, 3), nn.BatchNorm1d(3)), r"ValueError: Expected more than 1 value per channel .*\)"),
+    (Function(torch.unique), "NotImplementedError: the derivative for '_unique2' is not implemented."),
+    (Function(lambda y: y[y > 0]), "its shapes depend on values; give a module whose shapes follow from its inputs'.*"),
+    (Function(lambda y: y if y.sum() > 0 else -y), r"Unsupported: Data-dependent branching: .* \(line \d+ of .*\)"),
+])  # fmt: skip
+def test_what_torch_compile_refuses_is_one_sentence(module: nn.Module, why: str) -> None:
+    with pytest.raises(GraphError, match=f"^net: the module cannot be traced: {why}$"):
+        capture_step(module, torch.randn(1, 3), name="net", family="net")
+
+
+@pytest.mark.parametrize("pool", ["MaxPool2d(2)", "AdaptiveAvgPool2d(3)"])
+def test_pooling_is_captured_in_a_process_that_lowered_nothing_before(pool: str) -> None:
+    code = f"""
+import torch, graphopt
+
+module = torch.nn.Sequential(torch.nn.Conv2d(1, 2, 3), torch.nn.{pool})
+print(graphopt.optimize(module, torch.ones(2, 1, 8, 8), task="recompute", budget=5))
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.returncode == 0 and "task=recompute" in done.stdout, done.stderr
 
 
 def test_pooling_is_split_in_a_process_that_lowered_nothing_before() -> None:

@@ -1,6 +1,8 @@
 """What programs compute: by torch, by ONNX Runtime, and after random rewriting."""
 
 import sys
+import weakref
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from functools import reduce
 from math import lcm
@@ -36,7 +38,9 @@ def agree(program: Program, rng: np.random.Generator) -> None:
     names = {program.terms.operation[t].params[0]: value for t, value in leaves.items() if t not in program.inputs}
     ready = Executor(Program(program.terms, program.outputs, program.output_names, program.inputs,
                              {n: v.astype(np.float32) for n, v in names.items()}), double=True)  # fmt: skip
-    found = ready([leaves[t].astype(np.float32) for t in program.inputs])
+    given = [leaves[t].astype(np.float32) for t in program.inputs]
+    found, once = ready(given), Executor(ready.program, double=True, once=True)(given)
+    assert all(map(np.array_equal, found, once))
     for ours, exact in zip(found, reference.run(program.terms, program.outputs, leaves), strict=True):
         assert ours.dtype == np.float64
         assert np.array_equal(ours, exact) or np.abs(exact).max() > 2**50
@@ -47,6 +51,40 @@ def test_random_programs_on_integers(seed: int) -> None:
     for part in range(25):
         rng = RNG([seed, part])
         agree(random_program(rng, 12), rng)
+
+
+class Fresh(Mapping[str, Any]):
+    """Weights that are made anew when they are read, counting those that are held."""
+
+    def __init__(self, shape: tuple[int, ...], names: list[str]) -> None:
+        self.shape, self.names, self.held, self.most = shape, names, 0, 0
+
+    def __getitem__(self, name: str) -> Any:
+        made = np.full(self.shape, 0.5, np.float64)
+        self.held += 1
+        self.most = max(self.most, self.held)
+        weakref.finalize(made, self._gone)
+        return made
+
+    def _gone(self) -> None:
+        self.held -= 1
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.names)
+
+    def __len__(self) -> int:
+        return len(self.names)
+
+
+@pytest.mark.parametrize(("once", "most"), [(True, 1), (False, 5)])
+def test_what_runs_once_holds_a_weight_at_a_time(once: bool, most: int) -> None:
+    b = ProgramBuilder()
+    x, weights = b.input((2, 2)), [b.weight(2, 2) for _ in range(5)]
+    program = b.build(reduce(b.matmul, weights, x))
+    names = [program.terms.operation[weight].params[0] for weight in weights]
+    fresh = Fresh((2, 2), names)
+    [found] = Executor(replace(program, weights=fresh), double=True, once=once)([np.ones((2, 2))])
+    assert found.tolist() == [[1.0, 1.0], [1.0, 1.0]] and fresh.most == most and fresh.held in (0, most)
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -79,6 +117,22 @@ def test_means_over_windows(kernel: Any, strides: Any, pads: Any) -> None:
     scale = reduce(lcm, range(1, kernel[0] * kernel[1] + 1))
     found = apply(Operation("pool_avg", (kernel, strides, pads)), [torch.from_numpy(x.astype(np.float64))])
     assert np.allclose(found.numpy() * scale, reference.pool("pool_avg", x, kernel, strides, pads), rtol=1e-12)
+
+
+@pytest.mark.parametrize("pads", [(0, 0, 1, 2), (1, 0, 2, 1), (2, 1, 0, 0)])
+@pytest.mark.parametrize("name", ["pool_avg", "pool_max"])
+def test_a_window_larger_than_what_it_covers(name: str, pads: Any) -> None:
+    x, kernel, strides = RNG(0).integers(-9, 10, (2, 3, 3, 7)), (4, 3), (4, 2)
+    scale = reduce(lcm, range(1, 13)) if name == "pool_avg" else 1
+    found = apply(Operation(name, (kernel, strides, pads)), [torch.from_numpy(x.astype(np.float64))])
+    assert np.allclose(found.numpy() * scale, reference.pool(name, x, kernel, strides, pads), rtol=1e-12)
+
+
+@pytest.mark.parametrize("name", ["pool_avg", "pool_max"])
+def test_a_window_of_thousands_takes_no_memory(name: str) -> None:
+    x = torch.arange(12.0).reshape(1, 1, 3, 4)
+    found = apply(Operation(name, ((10**6, 10**6), (10**6, 10**6), (0, 0, 10**6 - 3, 10**6 - 4))), [x])
+    assert found.tolist() == [[[[5.5 if name == "pool_avg" else 11.0]]]]
 
 
 @pytest.mark.parametrize("name", ["tanh", "sigmoid"])

@@ -260,16 +260,23 @@ class _TorchImport:
         self.terms_of: dict[Node, int] = {}
         self.several: dict[Node, int] = {}  # nodes that make several tensors: their term
         self.inputs: list[int] = []
-        self.weights: dict[str, Any] = {}
+        given: Mapping[str, Tensor] = traced.meta.get("weights", {})
+        self.given = {name: (tuple(weight.shape), _dtype(weight)) for name, weight in given.items()}
+        made = {
+            name: (*self.given[name], _role(name, weight), 1.0) for name, weight in given.items() if _absent(weight)
+        }
+        self.kept = {name: to_array(weight.detach().cpu()) for name, weight in given.items() if name not in made}
+        self.weights: Mapping[str, Any] = RandomWeights(0, made, self.kept) if made else self.kept
         self.opaque: dict[str, TorchCall] = {}
 
     def program(self) -> Program:
-        stored = iter(_real(self.traced.meta.get("weights", {})).items())
+        stored = iter(self.given.items())
         for node in self.nodes:
             if node.op == "placeholder":
                 weight = next(stored, None)
                 if weight is not None:
-                    self._weight(node, *weight)
+                    name, kind = weight
+                    self.terms_of[node] = self.terms.add(Operation("weight", (name, *kind)))
                     continue
                 kind = _type_of(node.meta["val"], self.name)
                 self.terms_of[node] = self.terms.add(Operation("input", (f"input{len(self.inputs)}", *kind)))
@@ -285,7 +292,7 @@ class _TorchImport:
         return Program(self.terms, outputs, names, tuple(self.inputs), self.weights, self.opaque)
 
     def _weight(self, node: Node, label: str, array: Any) -> None:
-        self.weights[label] = array
+        self.kept[label] = array
         self.terms_of[node] = self.terms.add(Operation("weight", (label, tuple(array.shape), array.dtype.name)))
 
     def _call(self, node: Node) -> None:
@@ -383,19 +390,17 @@ def _type_of(value: Any, name: str) -> TensorType:
         return TensorType((0,))
     if any(type(d) is not int for d in value.shape):
         raise GraphError(f"{name}: a shape depends on data; give a module with fixed shapes")
-    return TensorType(tuple(value.shape), str(value.dtype).removeprefix("torch."))
+    return TensorType(tuple(value.shape), _dtype(value))
 
 
-def _real(weights: Mapping[str, Tensor]) -> Mapping[str, Any]:
-    """Weights as arrays; random where they have no memory."""
-    made: dict[str, tuple[tuple[int, ...], str, Role, float]] = {}
-    kept: dict[str, Any] = {}
-    for name, weight in weights.items():
-        dtype = str(weight.dtype).removeprefix("torch.")
-        if isinstance(weight, FakeTensor) or weight.is_meta:
-            role: Role = "variance" if "running_var" in name else default_role(tuple(weight.shape))
-            made[name] = (tuple(weight.shape), dtype, role, 1.0)
-        else:
-            kept[name] = to_array(weight.detach().cpu())
-    random = RandomWeights(0, made, kept)
-    return {name: random[name] for name in weights}
+def _dtype(tensor: Tensor) -> str:
+    return str(tensor.dtype).removeprefix("torch.")
+
+
+def _absent(weight: Tensor) -> bool:
+    """Whether it has no memory."""
+    return isinstance(weight, FakeTensor) or weight.is_meta
+
+
+def _role(name: str, weight: Tensor) -> Role:
+    return "variance" if "running_var" in name else default_role(tuple(weight.shape))

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from graphopt.core.errors import UserError
-from graphopt.rewrite.ir.terms import Program, reachable
+from graphopt.rewrite.ir.terms import Program, depth_first, reachable
 from graphopt.rewrite.ir.vocabulary import Operation
 
 Array = NDArray[Any]
@@ -26,13 +26,18 @@ class Executor:
 
     double: floating-point tensors are float64 throughout. Opaque operations may round to their own type inside.
     device: of torch, on which it runs; what depends on weights alone is computed before, on the CPU.
+    once: it is called once. Weights are read where they are used and go after their last use, so that a large model
+    needs no memory for all of them in float64.
     Raises ValueError for inputs of the wrong number or shape.
     """
 
-    def __init__(self, program: Program, *, double: bool = False, device: str = "cpu") -> None:
+    def __init__(self, program: Program, *, double: bool = False, device: str = "cpu", once: bool = False) -> None:
         self.program, self.double, self.device = program, double, device
-        self._live = program.live()
-        statics = static_values(program, frontier(program), double=double)
+        if once:
+            self._order, statics = depth_first(program.terms, program.outputs), dict[int, Value]()
+        else:
+            self._order = [term for term in program.live() if not program.terms.static[term]]
+            statics = static_values(program, frontier(program), double=double)
         self._statics = {term: self._placed(value) for term, value in statics.items()}
 
     def __call__(self, inputs: Sequence[Array]) -> list[Array]:
@@ -41,7 +46,7 @@ class Executor:
     def results(self, given: Mapping[int, Value]) -> list[Value]:
         """The outputs, on the device, of what `given` makes of the inputs."""
         values: dict[int, Value] = {**self._statics, **given}
-        order = [term for term in self._live if not (term in values or self.program.terms.static[term])]
+        order = [term for term in self._order if term not in values]
         _compute(self.program, order, values, {*self.program.outputs, *self._statics}, self.double)
         return [values[o] for o in self.program.outputs]
 
@@ -137,7 +142,8 @@ def apply(operation: Operation, inputs: Sequence[Tensor], dtype: torch.dtype = t
         case "reshape":
             return inputs[0].reshape(params[0])
         case "pool_max":
-            return F.max_pool2d(_padded(inputs[0], params[2], -torch.inf), params[0], params[1])
+            whole, window, edges = _windows(inputs[0], *params)
+            return F.max_pool2d(_padded(whole, edges, -torch.inf), window, params[1])
         case "pool_avg":
             return _pool_avg(inputs[0], *params)
         case "enlarge":
@@ -185,8 +191,22 @@ def _padded(x: Tensor, pads: Pads, filling: float) -> Tensor:
     return F.pad(x, (left, right, top, bottom), value=filling) if any(pads) else x
 
 
+def _windows(x: Tensor, kernel: Pair, strides: Pair, pads: Pads) -> tuple[Tensor, Pair, Pads]:
+    """Operand, kernel and pads of a pooling, where an axis with a single window is cut to what that covers: with
+    `ceil_mode` there are windows of thousands over seven elements."""
+    sizes, edges = list(kernel), [list(pads[:2]), list(pads[2:])]
+    for axis in (0, 1):
+        before, after, size = edges[0][axis], edges[1][axis], x.shape[2 + axis]
+        if before + size + after - sizes[axis] < strides[axis]:
+            sizes[axis] = min(size, sizes[axis] - before)
+            x = x.narrow(2 + axis, 0, sizes[axis])
+            edges[0][axis] = edges[1][axis] = 0
+    return x, (sizes[0], sizes[1]), (edges[0][0], edges[0][1], edges[1][0], edges[1][1])
+
+
 def _pool_avg(x: Tensor, kernel: Pair, strides: Pair, pads: Pads) -> Tensor:
     """Sums over windows by the number of elements in them that are not padding."""
+    x, kernel, pads = _windows(x, kernel, strides, pads)
     sums = F.avg_pool2d(_padded(x, pads, 0.0), kernel, strides, divisor_override=1)
     if not any(pads):
         return sums / float(kernel[0] * kernel[1])

@@ -129,6 +129,22 @@ def reachable(terms: Terms, outputs: Iterable[int]) -> list[int]:
     return sorted(found)
 
 
+def depth_first(terms: Terms, outputs: Sequence[int]) -> list[int]:
+    """All terms that the outputs need, each after what it reads and no earlier than it must. The order does not depend
+    on the store."""
+    order, seen = list[int](), set[int]()
+    stack = [(output, False) for output in reversed(outputs)]
+    while stack:
+        term, done = stack.pop()
+        if done:
+            order.append(term)
+        elif term not in seen:
+            seen.add(term)
+            stack.append((term, True))
+            stack += [(i, False) for i in reversed(terms.inputs[term]) if i not in seen]
+    return order
+
+
 def reaches(terms: Terms, start: int, goals: frozenset[int] | set[int]) -> bool:
     """Whether `start` is one of the goals or needs one of them."""
     least, inputs = min(goals), terms.inputs

@@ -10,8 +10,10 @@ import os
 import re
 import sys
 import warnings
+from collections import OrderedDict, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
+from copy import copy
 from dataclasses import dataclass
 from functools import lru_cache
 from operator import getitem
@@ -55,7 +57,8 @@ class _Call:
         """What the module returns where `flat` stands for `given`."""
         inputs = iter(flat[len(self.weights) :])
         args, kwargs = with_tensors(self.arguments, lambda _: next(inputs))
-        return functional_call(self.module, dict(zip(self.weights, flat)), args, kwargs)
+        with _unchanged(self.module):
+            return functional_call(self.module, dict(zip(self.weights, flat)), args, kwargs)
 
 
 def capture(module: nn.Module, example_inputs: Any, *, name: str, family: str, backward: bool,
@@ -71,9 +74,8 @@ def capture(module: nn.Module, example_inputs: Any, *, name: str, family: str, b
     its `meta["weights"]` has the first two by name, a node's `meta["source"]` the `Source` of what the call computes.
     Raises GraphError, in one sentence, when the module cannot be traced or its shapes depend on data.
     """
-    modes = {part: part.training for part in module.modules()}
     try:
-        with _plain_implementations():
+        with _unchanged(module), _plain_implementations():
             call = _prepared(module.train(backward), arguments_of(example_inputs))
             run, given = _functional(call, backward)
             names = {id(part): path for path, part in module.named_modules()} if keep_program else None
@@ -81,12 +83,33 @@ def capture(module: nn.Module, example_inputs: Any, *, name: str, family: str, b
         program = GraphModule(constants, traced) if keep_program else None
     except (Exception, SystemExit) as error:
         raise GraphError(f"{name}: {complaint(error)}") from error
-    finally:
-        for part, training in modes.items():
-            part.training = training
     if program is not None:
         program.meta["weights"] = {**dict(module.named_parameters()), **dict(module.named_buffers())}
     return read_fx(traced, name=name, family=family, weights=len(call.weights), program=program)
+
+
+_HOLDERS = (dict, OrderedDict, defaultdict, list, set)
+
+
+@contextmanager
+def _unchanged(module: nn.Module) -> Iterator[None]:
+    """Afterwards the module has the attributes that it had, and lists, dictionaries and sets in these hold what they
+    held: a module that keeps what it computed would keep fake tensors, and hand them out from then on."""
+    held = list[tuple[Any, Any]]()
+    ahead: list[Any] = [part.__dict__ for part in module.modules()]
+    seen = set[int]()
+    while ahead:
+        one = ahead.pop()
+        if type(one) in _HOLDERS and id(one) not in seen:
+            seen.add(id(one))
+            held.append((one, copy(one)))
+            ahead += one.values() if isinstance(one, dict) else one
+    try:
+        yield
+    finally:
+        for one, before in held:
+            one.clear()
+            one.extend(before) if isinstance(one, list) else one.update(before)
 
 
 def fake_mode() -> FakeTensorMode:

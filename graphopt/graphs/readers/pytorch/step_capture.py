@@ -50,6 +50,7 @@ def capture_step(module: nn.Module, example_inputs: Any, *, name: str, family: s
 
 
 def _backend(name: str, family: str) -> Any:
+    import torch._inductor.lowering  # noqa: F401  # decompositions of poolings need it and do not load it
     from torch._dynamo.backends.common import aot_autograd
     from torch._dynamo.backends.debugging import boxed_nop
     from torch._inductor.decomposition import select_decomp_table
@@ -122,7 +123,7 @@ class _StepReader:
         if not isinstance(value, Tensor):
             return self.builder.tensor((), "int64", weight=weight)
         if any(type(d) is not int for d in value.shape):
-            raise GraphError(f"{self.name}: shapes depend on data; compile with dynamic=False")
+            raise GraphError("its shapes depend on values; give a module whose shapes follow from its inputs'")
         dtype = known_dtype(str(value.dtype).removeprefix("torch."))
         return self.builder.tensor(value.shape, dtype, weight=weight, num_bytes=value.untyped_storage().nbytes())
 

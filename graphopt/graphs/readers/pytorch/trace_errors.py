@@ -2,6 +2,7 @@
 
 import logging
 import os
+import re
 import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -40,12 +41,33 @@ def _sentence(error: BaseException) -> str:
         return (f"its shapes or branches depend on values: {_culprit(error)}{place}; give a module whose shapes follow "
                 "from its inputs', for example all experts on all rows and a mask as a factor, three-argument "
                 "`torch.where`, or fixed counts")  # fmt: skip
-    text = " ".join(str(error).split())
+    kind, text, place = (
+        _of_dynamo(error) if type(error).__module__ == "torch._dynamo.exc" else (kind, str(error), place)
+    )
+    text = " ".join(text.split())
     if "HigherOrderOperator" in text:
         name = text.partition("HigherOrderOperator ")[2].split(" ")[0]
         return f"torch's control flow or fused operator {name!r}{place} has no plain form; call it by tensor operators"
     text = text if len(text) <= _LONGEST else text[:_LONGEST].rsplit(" ", 1)[0] + " ..."
-    return f"{kind}: {text}{place}" if text else f"{kind}{place}"
+    said = text if kind == GraphError.__name__ else f"{kind}: {text}"
+    return f"{said}{place}" if text else f"{kind}{place}"
+
+
+_FRAME = re.compile(r'File "([^"]+)", line (\d+), in (\S+)')
+_FAKE_CALL = re.compile(r"\): got (\w+)\((['\"])(.*)\2\)\n", re.DOTALL)  # an operator that failed with fake tensors
+_BACKEND = re.compile(r"raised:\n(\w+): (.*?)(?:\n|$)")  # what failed behind torch.compile
+
+
+def _of_dynamo(error: BaseException) -> tuple[str, str, str]:
+    """Kind, message and place of an error of torch.compile: those of the one that it speaks of, without advice."""
+    text, _, code = str(error).partition("\nfrom user code:")
+    own = [frame for frame in _FRAME.findall(code) if _is_of_the_user(frame[0])]
+    place = f" (line {own[-1][1]} of {own[-1][0]}, in {own[-1][2]})" if own else _place(error)
+    if (fake := _FAKE_CALL.search(text)) is not None:
+        return fake[1], fake[3], place
+    if (inner := _BACKEND.search(text)) is not None:
+        return inner[1], inner[2], place
+    return type(error).__name__, text.partition("\n  Hint:")[0].replace("\n  Explanation:", ":"), place
 
 
 def _culprit(error: BaseException) -> str:
