@@ -246,6 +246,79 @@ def test_routing_by_values_is_refused_with_op_and_line(routing: str, words: str,
     assert line.replace("\\", "") in source
 
 
+def scattered(dense: nn.Module, x: Tensor, ids: Tensor) -> Tensor:
+    out = torch.zeros(5, 4)
+    out[ids > 1] = dense(x)[ids > 1]
+    return out
+
+
+def written(ids: Tensor, what: Tensor) -> Tensor:
+    """Whole numbers that something was written into."""
+    kept = ids.clone()
+    kept[:2] += what
+    return kept
+
+
+class OfIds(nn.Module):
+    """A function of a linear layer, numbers and whole numbers."""
+
+    def __init__(self, function: Callable[..., Tensor]) -> None:
+        super().__init__()
+        self.dense, self.function = nn.Linear(4, 4), function
+
+    def forward(self, x: Tensor, ids: Tensor) -> Tensor:
+        return self.function(self.dense, x, ids)
+
+
+BY_IDS: dict[str, Callable[..., Tensor]] = {
+    "mask": lambda dense, x, ids: dense(x)[ids > 1],
+    "unique": lambda dense, x, ids: dense(x)[torch.unique(ids)],
+    "number": lambda dense, x, ids: dense(x)[: int(ids.max())],
+    "branch": lambda dense, x, ids: dense(x) if (ids == 0).any() else -x,
+    "mask that is written through": scattered,
+    "known numbers in place": lambda dense, x, ids: dense(x)[written(ids, ids[:2]) > 2],
+    "a constant of them that is written into": lambda dense, x, ids: ids.nonzero().float()[:, 0].add_(dense(x).sum()),
+    "repeats": lambda dense, x, ids: dense(x).repeat_interleave(ids, 0),
+}
+
+
+@pytest.mark.parametrize("name", BY_IDS)
+@pytest.mark.parametrize("backward", [False, True])
+def test_shapes_that_depend_on_ids_are_those_of_the_example(name: str, backward: bool) -> None:
+    module, x, ids = OfIds(BY_IDS[name]), torch.randn(5, 4), torch.tensor([0, 2, 3, 2, 1])
+    with pytest.warns(UserWarning, match="they are those of the example"):
+        graph = traced(module, (x, ids), backward=backward)
+    seeds = [torch.randn_like(module(x, ids))] if backward else []
+    found, known = computed(graph, module, (x, ids), seeds), expected(module, (x, ids), seeds, backward)
+    assert ids.tolist() == [0, 2, 3, 2, 1]
+    for ours, theirs in zip(found, known, strict=True):
+        torch.testing.assert_close(ours, torch.zeros_like(ours) if theirs is None else theirs)
+
+
+@pytest.mark.parametrize("function", [
+    lambda dense, x, ids: x[written(ids, x[0, 0].long()) > 1],  # written into by what is not known
+    lambda dense, x, ids: x[dense(x)[:, 0] > 0],
+    lambda dense, x, ids: x[torch.randint(0, 2, (5,)) > 0],  # drawn
+])  # fmt: skip
+def test_shapes_that_depend_on_anything_else_are_refused(function: Callable[..., Tensor]) -> None:
+    with pytest.raises(GraphError, match="its shapes or branches depend on values"):
+        traced(OfIds(function), (torch.randn(5, 4), torch.arange(5)))
+    with pytest.raises(GraphError, match="its shapes or branches depend on values"), torch.device("meta"):
+        traced(OfIds(BY_IDS["mask"]), (torch.randn(5, 4), torch.arange(5)))
+
+
+@pytest.mark.parametrize("name", ["GCN", "GAT", "GIN", "GraphSAGE", "PNA"])
+@pytest.mark.filterwarnings("ignore:.*they are those of the example")
+def test_graph_networks_are_captured_with_their_edges(name: str) -> None:
+    from torch_geometric.nn import models
+
+    more = {"aggregators": ["mean", "max"], "scalers": ["identity"], "deg": torch.tensor([1, 5, 9])}
+    module = getattr(models, name)(4, 8, 2, 3, **(more if name == "PNA" else {})).eval()
+    given = torch.randn(6, 4), torch.randint(0, 6, (2, 20))
+    [found] = computed(traced(module, given), module, given, [])
+    torch.testing.assert_close(found, module(*given))
+
+
 class Calls(nn.Module):
     """A linear layer and a function of it and the input."""
 

@@ -12,10 +12,10 @@ import sys
 import warnings
 from collections import OrderedDict, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, nullcontext
 from copy import copy
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 from operator import getitem
 from pathlib import Path
 from types import TracebackType
@@ -33,6 +33,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from graphopt.core.graph import Graph, GraphError
 from graphopt.graphs.readers.pytorch.aten_table import decompositions
 from graphopt.graphs.readers.pytorch.fx_reader import read_fx, writes
+from graphopt.graphs.readers.pytorch.known_values import VALUE_ERRORS, KnownValues
 from graphopt.graphs.readers.pytorch.nested_tensors import Arguments, arguments_of, loss_in, tensors_in, with_tensors
 from graphopt.graphs.readers.pytorch.trace_errors import complaint, quiet, refuse_what_cannot_be_called
 
@@ -47,11 +48,21 @@ class _Call:
     weights: dict[str, Tensor]
     arguments: Arguments
     mode: FakeTensorMode
+    values: KnownValues | None
 
     @property
     def given(self) -> list[Tensor]:
         """The tensors that the call depends on: weights, then inputs."""
         return [*self.weights.values(), *tensors_in(self.arguments)]
+
+    def following(self, run: Callable[..., Any]) -> Callable[..., Any]:
+        """The function, with what is known of values."""
+
+        def follow(*flat: Tensor) -> Any:
+            with self.values or nullcontext():
+                return run(*flat)
+
+        return follow
 
     def result(self, flat: Sequence[Tensor]) -> Any:
         """What the module returns where `flat` stands for `given`."""
@@ -70,22 +81,34 @@ def capture(module: nn.Module, example_inputs: Any, *, name: str, family: str, b
     Backward: gradients start from the output called `loss` (a key or an attribute that is one number), else from all
     floating outputs. The gradients arriving there are graph inputs; those of parameters, and of inputs that require
     them, are further outputs. Updates of buffers (running statistics) are not traced.
+    Shapes may depend on the values of inputs that are whole numbers or truth values, such as the edges of a graph: then
+    the graph is that of the example's values, with a warning.
     `keep_program` keeps the traced `GraphModule`, whose placeholders are parameters, buffers, inputs, output gradients;
     its `meta["weights"]` has the first two by name, a node's `meta["source"]` the `Source` of what the call computes.
-    Raises GraphError, in one sentence, when the module cannot be traced or its shapes depend on data.
+    Raises GraphError, in one sentence, when the module cannot be traced or its shapes depend on other values.
     """
-    try:
+    arguments = arguments_of(example_inputs)
+
+    def recorded(values: KnownValues | None) -> tuple[FxGraph, nn.Module, int]:
         with _unchanged(module), _plain_implementations():
-            call = _prepared(module.train(backward), arguments_of(example_inputs))
+            call = _prepared(module.train(backward), arguments, values)
             run, given = _functional(call, backward)
             names = {id(part): path for path, part in module.named_modules()} if keep_program else None
-            traced, constants = _trace(run, given, call.mode, names)
+            return *_trace(run, given, call.mode, names), len(call.weights)
+
+    try:
+        try:
+            traced, constants, weights = recorded(None)
+        except VALUE_ERRORS:
+            traced, constants, weights = recorded(KnownValues())
+            warnings.warn(f"{name}: shapes depend on whole numbers or truth values among the inputs; they are those of "
+                          "the example", stacklevel=2)  # fmt: skip
         program = GraphModule(constants, traced) if keep_program else None
     except (Exception, SystemExit) as error:
         raise GraphError(f"{name}: {complaint(error)}") from error
     if program is not None:
         program.meta["weights"] = {**dict(module.named_parameters()), **dict(module.named_buffers())}
-    return read_fx(traced, name=name, family=family, weights=len(call.weights), program=program)
+    return read_fx(traced, name=name, family=family, weights=weights, program=program)
 
 
 _HOLDERS = (dict, OrderedDict, defaultdict, list, set)
@@ -117,8 +140,9 @@ def fake_mode() -> FakeTensorMode:
     return FakeTensorMode(allow_non_fake_inputs=True)
 
 
-def _prepared(module: nn.Module, arguments: Arguments) -> _Call:
-    """The call with fake tensors of one mode: theirs if there is one. What stands on `meta` is taken to the CPU."""
+def _prepared(module: nn.Module, arguments: Arguments, values: KnownValues | None) -> _Call:
+    """The call with fake tensors of one mode: theirs if there is one. What stands on `meta` is taken to the CPU.
+    values: follows those of the inputs."""
     refuse_what_cannot_be_called(module)
     weights: dict[str, Tensor] = {**dict(module.named_parameters()), **dict(module.named_buffers())}
     modes = [t.fake_mode for t in (*weights.values(), *tensors_in(arguments)) if isinstance(t, FakeTensor)]
@@ -133,18 +157,29 @@ def _prepared(module: nn.Module, arguments: Arguments) -> _Call:
             made = torch.empty_strided(value.shape, value.stride(), dtype=value.dtype, device="cpu")
         return made.requires_grad_(value.requires_grad)
 
-    return _Call(module, {key: convert(t) for key, t in weights.items()}, with_tensors(arguments, convert), mode)
+    def input_of(value: Tensor) -> Tensor:
+        made = convert(value)
+        if values is not None:
+            values.follow(made, value)
+        return made
+
+    return _Call(
+        module, {key: convert(t) for key, t in weights.items()}, with_tensors(arguments, input_of), mode, values
+    )
 
 
 def _functional(call: _Call, backward: bool) -> tuple[Callable[..., Any], list[Tensor]]:
     """The call as a function of a flat list of tensors, and example values for it."""
     given = call.given
     if not backward:
-        return torch.no_grad()(lambda *flat: _returned(call.result(flat))), given
+        return torch.no_grad()(call.following(lambda *flat: _returned(call.result(flat)))), given
     wanted = [i for i, t in enumerate(given) if t.requires_grad]
-    with call.mode, torch.enable_grad():
+    with call.mode, torch.enable_grad(), call.values or nullcontext():
         seeds = [torch.empty_like(t) for t in _starts(call.result(_leaves(given, wanted)))]
-    return torch.enable_grad()(_with_gradients(call, wanted)), [*given, *(seed.detach() for seed in seeds)]
+    return torch.enable_grad()(call.following(_with_gradients(call, wanted))), [
+        *given,
+        *(seed.detach() for seed in seeds),
+    ]
 
 
 def _returned(result: Any) -> list[Tensor]:
@@ -162,7 +197,7 @@ def _starts(result: Any) -> list[Tensor]:
 
 
 def _leaves(flat: Sequence[Tensor], wanted: list[int]) -> list[Tensor]:
-    return [t.detach().requires_grad_(i in set(wanted)) for i, t in enumerate(flat)]
+    return [t.detach().requires_grad_() if i in set(wanted) else t for i, t in enumerate(flat)]
 
 
 def _with_gradients(call: _Call, wanted: list[int]) -> Callable[..., Any]:
@@ -191,9 +226,15 @@ def _trace(run: Callable[..., Any], arguments: list[Tensor], fake: FakeTensorMod
     graph, constants = record(run, arguments, _decompositions(), fake, keep_values=keep_values, names=names)
     if any(_updates_in_place(node) for node in graph.nodes):
         graph, constants = record(run, arguments, {}, fake, keep_values=False)
-        pure = functionalize(GraphModule(constants, graph))
+        # constants are arguments, so that what is written into them is not written into the module
+        held = dict(constants.named_buffers())
+        pure = functionalize(partial(functional_call, GraphModule(constants, graph)))
+
+        def again(*flat: Tensor) -> Any:
+            return pure(held, flat)
+
         with torch.no_grad():
-            graph, constants = record(pure, arguments, _decompositions(), fake, keep_values=keep_values)
+            graph, constants = record(again, arguments, _decompositions(), fake, keep_values=keep_values)
     return graph, constants
 
 

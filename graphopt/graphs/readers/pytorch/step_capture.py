@@ -23,6 +23,9 @@ from graphopt.graphs.readers.pytorch.nested_tensors import arguments_of
 from graphopt.graphs.readers.pytorch.trace_errors import complaint, quiet
 
 
+BY_VALUES = "its shapes depend on values; give a module whose shapes follow from its inputs'"
+
+
 class _Captured(BaseException):
     """Carries the graph out of the compiler; no error, so that nothing on the way handles it."""
 
@@ -123,11 +126,13 @@ class _StepReader:
         if not isinstance(value, Tensor):
             return self.builder.tensor((), "int64", weight=weight)
         if any(type(d) is not int for d in value.shape):
-            raise GraphError("its shapes depend on values; give a module whose shapes follow from its inputs'")
+            raise GraphError(BY_VALUES)
         dtype = known_dtype(str(value.dtype).removeprefix("torch."))
         return self.builder.tensor(value.shape, dtype, weight=weight, num_bytes=value.untyped_storage().nbytes())
 
     def _op(self, node: Node) -> None:
+        if "val" not in node.meta:
+            raise GraphError(BY_VALUES)
         operands = [n for n in node.all_input_nodes if n in self.handles]
         parts = {int(user.args[1]): user for user in node.users if user.target is getitem}  # type: ignore[arg-type]
         values = node.meta["val"] if isinstance(node.meta["val"], (tuple, list)) else [node.meta["val"]]
