@@ -259,6 +259,12 @@ def written(ids: Tensor, what: Tensor) -> Tensor:
     return kept
 
 
+def filled(ids: Tensor) -> Tensor:
+    sizes = torch.empty(2, dtype=torch.int64)
+    sizes[0], sizes[1] = ids[1], 2
+    return sizes
+
+
 class OfIds(nn.Module):
     """A function of a linear layer, numbers and whole numbers."""
 
@@ -278,6 +284,7 @@ BY_IDS: dict[str, Callable[..., Tensor]] = {
     "mask that is written through": scattered,
     "known numbers in place": lambda dense, x, ids: dense(x)[written(ids, ids[:2]) > 2],
     "a constant of them that is written into": lambda dense, x, ids: ids.nonzero().float()[:, 0].add_(dense(x).sum()),
+    "filled bit by bit": lambda dense, x, ids: dense(x)[: int(filled(ids).sum())],
     "repeats": lambda dense, x, ids: dense(x).repeat_interleave(ids, 0),
 }
 

@@ -81,8 +81,8 @@ def capture(module: nn.Module, example_inputs: Any, *, name: str, family: str, b
     Backward: gradients start from the output called `loss` (a key or an attribute that is one number), else from all
     floating outputs. The gradients arriving there are graph inputs; those of parameters, and of inputs that require
     them, are further outputs. Updates of buffers (running statistics) are not traced.
-    Shapes may depend on the values of inputs that are whole numbers or truth values, such as the edges of a graph: then
-    the graph is that of the example's values, with a warning.
+    Shapes may depend on the values of inputs that are whole numbers or truth values, such as edges. Then the graph is
+    that of the example's values, with a warning.
     `keep_program` keeps the traced `GraphModule`, whose placeholders are parameters, buffers, inputs, output gradients;
     its `meta["weights"]` has the first two by name, a node's `meta["source"]` the `Source` of what the call computes.
     Raises GraphError, in one sentence, when the module cannot be traced or its shapes depend on other values.
@@ -117,7 +117,7 @@ _HOLDERS = (dict, OrderedDict, defaultdict, list, set)
 @contextmanager
 def _unchanged(module: nn.Module) -> Iterator[None]:
     """Afterwards the module has the attributes that it had, and lists, dictionaries and sets in these hold what they
-    held: a module that keeps what it computed would keep fake tensors, and hand them out from then on."""
+    held. A module with a cache would keep fake tensors, and hand them out from then on."""
     held = list[tuple[Any, Any]]()
     ahead: list[Any] = [part.__dict__ for part in module.modules()]
     seen = set[int]()

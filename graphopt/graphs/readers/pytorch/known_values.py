@@ -52,7 +52,8 @@ class KnownValues(TorchDispatchMode):
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         tensors = tensors_in((args, kwargs))
-        known = all(self.value(t) is not None for t in tensors) and _repeats(func)
+        drawn = torch.Tag.nondeterministic_seeded in func.tags
+        known = not drawn and all(self.value(t) is not None for t in tensors)
         try:
             result = func(*args, **kwargs)
         except VALUE_ERRORS:
@@ -101,11 +102,6 @@ def _written(func: Any, args: Sequence[Any]) -> list[Tensor]:
     """The operands that it writes into."""
     writes = (about.alias_info is not None and about.alias_info.is_write for about in func._schema.arguments)
     return tensors_in([arg for arg, written in zip(args, writes) if written])
-
-
-def _repeats(func: Any) -> bool:
-    """Whether it makes the same each time."""
-    return torch.Tag.nondeterministic_seeded not in func.tags and "empty" not in func._opname
 
 
 def _constant(value: Tensor, mode: FakeTensorMode) -> Tensor:

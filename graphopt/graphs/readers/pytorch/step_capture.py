@@ -22,7 +22,6 @@ from graphopt.graphs.readers.pytorch.fx_reader import nodes_in
 from graphopt.graphs.readers.pytorch.nested_tensors import arguments_of
 from graphopt.graphs.readers.pytorch.trace_errors import complaint, quiet
 
-
 BY_VALUES = "its shapes depend on values; give a module whose shapes follow from its inputs'"
 
 
