@@ -16,7 +16,7 @@ from onnx_models import FLOAT, model_of, value
 from random_programs import random_program
 
 from graphopt.core.errors import ConfigError
-from graphopt.rewrite.equivalence import EquivalenceError, check_equivalence, run_onnx
+from graphopt.rewrite.equivalence import EquivalenceError, check_equivalence, compared, run_onnx, telling, with_probes
 from graphopt.rewrite.io.onnx_import import import_onnx
 from graphopt.rewrite.ir import reference
 from graphopt.rewrite.ir.execution import Executor, apply
@@ -270,8 +270,26 @@ def test_what_saturates_hides_nothing(operator: str, named: str) -> None:
     (logits,) = terms.inputs[softmax]
     wrong = terms.add(terms.operation[softmax], (terms.add(Operation("add"), (logits, logits)),))
     wrong = terms.add(Operation("item", (0,)), (wrong,)) if item else wrong
+    first, second = with_probes(program, program.with_outputs((wrong,)))
     with pytest.raises(EquivalenceError, match=rf"'input of {named}"):
-        check_equivalence(program, program.with_outputs((wrong,)))
+        compared(first, second, [RNG(0).standard_normal((2, 3))], 1e-5)
+
+
+def test_weights_that_could_hide_a_mistake_are_drawn() -> None:
+    b, rng = ProgramBuilder(), RNG(0)
+    own, sparse = rng.standard_normal((512, 256)), rng.standard_normal((512, 256)) * (rng.random((512, 256)) > 0.2)
+    given = {"ones": np.ones((512, 256)), "small": rng.standard_normal((8, 256)), "own": own, "sparse": sparse}
+    given = {name: value.astype(np.float32) for name, value in given.items()}
+    given |= {"copy": given["own"].copy(), "more": rng.standard_normal((512, 256)).astype(np.float32)}
+    x = b.input((4, 256))
+    terms = [b.terms.add(Operation("weight", (name, value.shape, "float32"))) for name, value in given.items()]
+    program = replace(
+        b.build(*(b.matmul(x, b.terms.add(Operation("transpose", ((1, 0),)), (t,))) for t in terms)), weights=given
+    )
+    found = telling(program, 0)
+    assert {name for name in given if np.array_equal(found[name], given[name])} == {"own", "more"}
+    drawn = with_random_weights(program, 0)
+    assert telling(drawn, 1) is drawn.weights
 
 
 def test_infinities_of_a_mask_agree_in_the_same_places() -> None:

@@ -48,7 +48,7 @@ class Executor:
         values: dict[int, Value] = {**self._statics, **given}
         order = [term for term in self._order if term not in values]
         _compute(self.program, order, values, {*self.program.outputs, *self._statics}, self.double)
-        return [values[o] for o in self.program.outputs]
+        return [_widened(values[o], self.double) for o in self.program.outputs]
 
     def given(self, inputs: Sequence[Array]) -> dict[int, Value]:
         """Input term -> its value on the device."""
@@ -94,13 +94,18 @@ def _compute(program: Program, order: Sequence[int], values: dict[int, Value], k
                     values.pop(used, None)
 
 
+_MOVES = frozenset({"concat", "split", "transpose", "reshape"})  # what they give is what they read
+
+
 def _computed(program: Program, term: int, values: Mapping[int, Value], double: bool) -> Value:
     operation, terms = program.terms.operation[term], program.terms
+    if operation.name == "weight":
+        return to_value(program.weights[operation.params[0]])  # as narrow as it is, until something is computed of it
     inputs = [values[i] for i in terms.inputs[term]]
     if operation.name == "item":
         return inputs[0][operation.params[0]]
-    if operation.name == "weight":
-        return _widened(to_value(program.weights[operation.params[0]]), double)
+    if operation.name not in _MOVES:
+        inputs = [_widened(value, double) for value in inputs]
     if operation.name == "opaque":
         results = program.opaque[operation.params[0]].run(inputs)
         return tuple(_widened(to_value(r), double) for r in results)

@@ -48,11 +48,15 @@ class RandomWeights(Mapping[str, NDArray[Any]]):
 
 def with_random_weights(program: Program, seed: int) -> Program:
     """The same program with random floating-point weights; integer weights stay, since they may be indices."""
+    return replace(program, weights=RandomWeights(seed, drawable(program), program.weights))
+
+
+def drawable(program: Program) -> dict[str, tuple[tuple[int, ...], str, Role, float]]:
+    """`RandomWeights.made` of its floating-point weights."""
     roles = roles_of(program)
     operations = (program.terms.operation[term] for term in program.live())
     weights = [o.params for o in operations if o.name == "weight" and o.params[2] in ("float16", "float32", "float64")]
-    made = {name: (shape, dtype, roles.get(name, default_role(shape)), 1.0) for name, shape, dtype in weights}
-    return replace(program, weights=RandomWeights(seed, made, program.weights))
+    return {name: (shape, dtype, roles.get(name, default_role(shape)), 1.0) for name, shape, dtype in weights}
 
 
 def default_role(shape: tuple[int, ...]) -> Role:
