@@ -1,7 +1,8 @@
 """What programs import: `optimize`, `train`, `compare` and `load`. The same harness as the command line."""
 
+import sys
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -115,7 +116,7 @@ def optimize(  # type: ignore[misc]  # overloads name what decides the result's 
     Example:
         >>> answer = optimize(torch.nn.Linear(4, 4), torch.zeros(2, 4), budget=20)  # doctest: +SKIP
     """
-    with silent(not progress), seldom_collected():
+    with _guest(progress):
         if cost != "inductor":
             if allocator != "user":
                 raise UsageError(f"allocator={allocator} is of cost=inductor, which runs the module; leave it out")
@@ -147,6 +148,16 @@ def optimize(  # type: ignore[misc]  # overloads name what decides the result's 
                          solve=lambda graph: _solved([*words, *told, *settings], graph))  # fmt: skip
 
 
+@contextmanager
+def _guest(progress: bool) -> Iterator[None]:
+    """In somebody's process: without bars unless asked for, and torch's random generators are afterwards what they
+    were."""
+    torch = sys.modules.get("torch")
+    gpus = range(torch.cuda.device_count()) if torch is not None and torch.cuda.is_initialized() else ()
+    with silent(not progress), seldom_collected(), torch.random.fork_rng(gpus) if torch else nullcontext():
+        yield
+
+
 def train(
     data: Any, *, val: Any = None, task: str = "fusion", algo: str = "go", cost: str | None = None,
     machine: str | None = None, objective: str | None = None, steps: int | None = None, seconds: float | None = None,
@@ -174,7 +185,7 @@ def train(
     words = [*_words(task, algo, machine, objective, None, None, seed, None, cost), f"study={_quoted(study)}",
              f"output_dir={_quoted(output_dir)}", *_optional("trainer.steps", steps),
              *_optional("trainer.max_seconds", seconds)]  # fmt: skip
-    with silent(not progress), seldom_collected():
+    with _guest(progress):
         given, held = _data(data, val, task, cost, settings, learns=True)
         config = _configured([*words, *given], settings, held)
         if not compatibility.learns(target_of(config["algo"], "algo")):
@@ -264,7 +275,7 @@ def compare(
     kept = TemporaryDirectory(prefix="graphopt-") if output_dir is None else None
     place = [f"study={_quoted(study)}", f"output_dir={_quoted(kept.name if kept else output_dir)}"]
     rows, errors = list[Row](), list[UserError]()
-    with silent(not progress), seldom_collected():
+    with _guest(progress):
         given, held = _data(data, None, task, cost, settings, learns=False)
         configs = []
         for algo in algos:

@@ -1,6 +1,7 @@
 """graphopt as a library: own modules and files, answers of every task, what other programs read."""
 
 import json
+import logging
 import subprocess
 import sys
 import tomllib
@@ -85,6 +86,24 @@ def test_functions_and_methods_of_modules_are_models() -> None:
     assert step.num_ops > graphopt.optimize(Block(), torch.zeros(8, 64), budget=10).graph.num_ops
     with pytest.raises(GraphError, match="no output depends on a parameter"):
         graphopt.optimize(loss, pair, backward=True)
+
+
+@pytest.mark.parametrize("more", [
+    {"task": "fusion"}, {"task": "fusion", "backward": True}, {"task": "recompute"}, {"task": "rewrite"},
+])  # fmt: skip
+def test_the_process_and_the_module_stay_as_they_were(more: dict[str, Any]) -> None:
+    module = nn.Sequential(nn.Linear(8, 8), nn.BatchNorm1d(8), nn.Dropout(), nn.Linear(8, 4)).eval()
+    module[1].train()
+
+    def now() -> list[Any]:
+        loggers = [logging.getLogger(name).level for name in ("pytorch_lightning", "lightning_fabric")]
+        modes, numbers = [part.training for part in module.modules()], torch.get_rng_state().tolist()
+        state = [value.tolist() for value in module.state_dict().values()]
+        return [modes, state, numbers, torch.get_num_threads(), loggers]
+
+    before = now()
+    graphopt.optimize(module, torch.zeros(4, 8), budget=3, **more)
+    assert now() == before
 
 
 def test_changes_are_priced_and_sorted(tmp_path: Path) -> None:
@@ -188,7 +207,9 @@ def test_the_package_says_what_it_offers() -> None:
 def test_what_is_trained_is_compared_and_used(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     few = {"steps": 3, "output_dir": tmp_path, "progress": False, "settings": ["encoder.width=8"]}
     pairs = [(Block(), torch.zeros(8, 64)), (Block(), torch.zeros(4, 64))]
+    level, numbers = logging.getLogger("pytorch_lightning").level, torch.get_rng_state().tolist()
     path = graphopt.train(pairs, val=LIGHT, **few)
+    assert (logging.getLogger("pytorch_lightning").level, torch.get_rng_state().tolist()) == (level, numbers)
     assert path.is_file() and tmp_path in path.parents
     written = path.stat().st_mtime_ns
     assert graphopt.train(pairs, val=LIGHT, **few) == path and path.stat().st_mtime_ns == written

@@ -196,12 +196,21 @@ def fit(trainer: pl.Trainer, learner: Learner, batches: GraphBatches, last: Path
         raise UserError(f"training cannot go on from {last} ({why}); resume=false trains again") from error
 
 
+_TALKATIVE = ("pytorch_lightning", "lightning_fabric", "pytorch_lightning.utilities.rank_zero")
+
+
 @contextmanager
 def quiet() -> Iterator[None]:
     """Without Lightning's advice and hardware report."""
-    for name in ("pytorch_lightning", "lightning_fabric", "pytorch_lightning.utilities.rank_zero"):
-        logging.getLogger(name).setLevel(logging.ERROR)
+    loggers = [logging.getLogger(name) for name in _TALKATIVE]
+    levels = [logger.level for logger in loggers]
+    for logger in loggers:
+        logger.setLevel(logging.ERROR)
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", module="pytorch_lightning|lightning_fabric|torch.utils._pytree")
         warnings.filterwarnings("ignore", message=".*(does not have many workers|LeafSpec|tensorboardX|resumable).*")
-        yield
+        try:
+            yield
+        finally:
+            for logger, level in zip(loggers, levels, strict=True):
+                logger.setLevel(level)

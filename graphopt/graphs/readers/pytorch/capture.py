@@ -68,7 +68,7 @@ class _Call:
         """What the module returns where `flat` stands for `given`."""
         inputs = iter(flat[len(self.weights) :])
         args, kwargs = with_tensors(self.arguments, lambda _: next(inputs))
-        with _unchanged(self.module):
+        with unchanged(self.module):
             return functional_call(self.module, dict(zip(self.weights, flat)), args, kwargs)
 
 
@@ -90,7 +90,7 @@ def capture(module: nn.Module, example_inputs: Any, *, name: str, family: str, b
     arguments = arguments_of(example_inputs)
 
     def recorded(values: KnownValues | None) -> tuple[FxGraph, nn.Module, int]:
-        with _unchanged(module), _plain_implementations():
+        with unchanged(module), _plain_implementations():
             call = _prepared(module.train(backward), arguments, values)
             run, given = _functional(call, backward)
             names = {id(part): path for path, part in module.named_modules()} if keep_program else None
@@ -115,7 +115,7 @@ _HOLDERS = (dict, OrderedDict, defaultdict, list, set)
 
 
 @contextmanager
-def _unchanged(module: nn.Module) -> Iterator[None]:
+def unchanged(module: nn.Module) -> Iterator[None]:
     """Afterwards the module has the attributes that it had, and lists, dictionaries and sets in these hold what they
     held. A module with a cache would keep fake tensors, and hand them out from then on."""
     held = list[tuple[Any, Any]]()

@@ -17,7 +17,7 @@ from graphopt.core.graph import Graph, GraphError
 from graphopt.core.graph_builder import GraphBuilder, known_dtype
 from graphopt.core.split import BACKWARD, FORWARD
 from graphopt.graphs.readers.pytorch.aten_table import complex_factor, flops, kind_of
-from graphopt.graphs.readers.pytorch.capture import tell_sources
+from graphopt.graphs.readers.pytorch.capture import tell_sources, unchanged
 from graphopt.graphs.readers.pytorch.fx_reader import nodes_in
 from graphopt.graphs.readers.pytorch.nested_tensors import arguments_of
 from graphopt.graphs.readers.pytorch.trace_errors import complaint, quiet
@@ -39,7 +39,7 @@ def capture_step(module: nn.Module, example_inputs: Any, *, name: str, family: s
     positional, named = arguments_of(example_inputs)
     torch._dynamo.reset()  # type: ignore[no-untyped-call]
     try:
-        with quiet():
+        with quiet(), unchanged(module):
             step = torch.compile(module.train(), backend=_backend(name, family), fullgraph=True, dynamic=False)
             step(*positional, **named)
     except _Captured as captured:
