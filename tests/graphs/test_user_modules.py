@@ -135,6 +135,35 @@ def test_inputs_that_require_gradients_get_them() -> None:
     torch.testing.assert_close(found[-1], torch.autograd.grad(module(x), x, seed)[0])
 
 
+class GroupedExperts(nn.Module):
+    """Rows sorted by their expert, one product by groups, as libraries run mixtures of experts."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.gate, self.experts = nn.Linear(16, 4), nn.Parameter(torch.randn(4, 16, 32) * 0.1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        expert = self.gate(x).argmax(-1)
+        order = expert.argsort(stable=True)
+        ends = torch.zeros(4, dtype=torch.int64).scatter_add(0, expert, torch.ones_like(expert)).cumsum(0)
+        return torch._grouped_mm(x[order], self.experts, offs=ends.int())[order.argsort()]
+
+
+@pytest.mark.parametrize("backward", [False, True])
+def test_products_by_groups_in_any_type(backward: bool) -> None:
+    module, x = GroupedExperts(), torch.randn(24, 16)
+    graph = traced(module, x, backward=backward)
+    seeds = [torch.randn(24, 32)] if backward else []
+    found, known = computed(graph, module, x, seeds), expected(module, x, seeds, backward)
+    for ours, theirs in zip(found, known, strict=True):
+        if ours is None:  # of the gate, whose choice has no gradient
+            assert theirs is None
+        else:
+            torch.testing.assert_close(ours, theirs)
+    products = [int(flop) for flop, name in zip(graph.flops, graph.op_names) if "grouped" in name]
+    assert products == [2 * 24 * 16 * 32] * (2 if backward else 1)
+
+
 class Keeps(nn.Module):
     """Keeps what it computed, in the ways that models do, and runs twice to be captured: it writes in place."""
 

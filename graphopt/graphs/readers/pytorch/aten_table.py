@@ -76,7 +76,7 @@ _NAMES: dict[str, str] = {
     "pool_avg": "avg_pool1d avg_pool2d avg_pool3d _adaptive_avg_pool2d _adaptive_avg_pool3d",
     "cumsum": "cumsum cumprod",
     "norm_stats": "var var_mean std std_mean prepare_softmax_online",
-    "matmul": "mm bmm addmm baddbmm _int_mm _scaled_mm _linear_pointwise _mkl_linear",
+    "matmul": "mm bmm addmm baddbmm _grouped_mm _int_mm _scaled_mm _linear_pointwise _mkl_linear",
     "conv": "convolution convolution_backward _convolution_pointwise",
     "scatter": "scatter scatter_ scatter_add scatter_add_ scatter_reduce scatter_reduce_ index_put index_put_ "
     "_unsafe_index_put _unsafe_index_put_ _unsafe_masked_index_put_accumulate index_add "
@@ -231,7 +231,8 @@ def flops(name: str, kind: str, args: Sequence[Any], operands: Sequence[Any], re
         return None
     first, second = operands[1:3] if name in ("addmm", "baddbmm") else operands[:2]
     if kind == "matmul":
-        return 2.0 * _numel(results[0]) * float(first.shape[-1])
+        groups = results[0].shape[0] if name == "_grouped_mm" and len(first.shape) == len(second.shape) == 2 else 1
+        return 2.0 * _numel(results[0]) * float(first.shape[-1]) / groups  # groups share the rows that are summed
     if name == "convolution_backward":  # both gradients cost what the forward convolution did
         weight, transposed = operands[2], bool(args[7])
         rows = second if transposed else first

@@ -20,6 +20,7 @@ from operator import getitem
 from pathlib import Path
 from types import TracebackType
 from typing import Any, NamedTuple, Self
+from unittest import mock
 
 import torch
 from torch import Tensor, nn
@@ -246,6 +247,16 @@ def _updates_in_place(node: Node) -> bool:
     return bool(node.users) or not isinstance(target, Node) or target.op != "placeholder"
 
 
+_grouped = torch._meta_registrations._meta_grouped_mm_common
+
+
+def _grouped_of_any_type(a: Tensor, b: Tensor, *args: Any, **kwargs: Any) -> Tensor:
+    """Fake tensors take products by groups (mixtures of experts) in bfloat16 alone, a CPU in float32, too."""
+    if a.dtype not in (torch.float32, torch.float64, torch.float16):
+        return _grouped(a, b, *args, **kwargs)
+    return _grouped(a.to(torch.bfloat16), b.to(torch.bfloat16), *args, **kwargs).to(a.dtype)
+
+
 @contextmanager
 def _plain_implementations() -> Iterator[None]:
     """Without the fused CPU implementations that hide many operators in one."""
@@ -254,6 +265,7 @@ def _plain_implementations() -> Iterator[None]:
         stack.enter_context(warnings.catch_warnings())
         warnings.simplefilter("ignore")
         stack.enter_context(quiet())
+        stack.enter_context(mock.patch.object(torch._meta_registrations, _grouped.__name__, _grouped_of_any_type))
         stack.enter_context(sdpa_kernel(SDPBackend.MATH))
         stack.enter_context(torch.backends.mkldnn.flags(enabled=False))
         torch.backends.mha.set_fastpath_enabled(False)
