@@ -292,17 +292,29 @@ class Counting(nn.Module):
         return torch.relu(x)
 
 
+class Groups(nn.Module):
+    """A product by groups, which torch has for no float64."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.experts = nn.Parameter(torch.randn(2, 16, 8))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.relu(torch._grouped_mm(x, self.experts, offs=torch.tensor([5, 12], dtype=torch.int32)))
+
+
 MODULES: list[tuple[type[nn.Module], tuple[Any, ...]]] = [
     (ConvNet, (torch.randn(2, 3, 21, 21),)),
     (Pieces, (torch.randn(3, 6), torch.tensor([0, 3, 1]))),
     (Windows, (torch.randn(2, 3, 9, 8),)),
     (Counting, (torch.randn(4, 5),)),
+    (Groups, (torch.randn(12, 16),)),
     (lambda: nn.TransformerEncoderLayer(16, 2, 32, batch_first=True), (torch.randn(2, 5, 16),)),  # type: ignore[list-item]
 ]
 
 
 @pytest.mark.parametrize(
-    ("make", "inputs"), MODULES, ids=["conv net", "pieces", "windows", "counting", "torch's own layer"]
+    ("make", "inputs"), MODULES, ids=["conv net", "pieces", "windows", "counting", "groups", "torch's own layer"]
 )
 def test_computes_what_the_module_computes(make: Any, inputs: tuple[Any, ...]) -> None:
     torch.manual_seed(0)

@@ -19,7 +19,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 from torch.fx import GraphModule, Node
 
 from graphopt.core.graph import GraphError
-from graphopt.graphs.readers.pytorch.aten_table import METADATA_ONLY, kind_of
+from graphopt.graphs.readers.pytorch.aten_table import METADATA_ONLY, flops, kind_of
 from graphopt.graphs.readers.pytorch.capture import capture
 from graphopt.graphs.readers.pytorch.fx_reader import nodes_in, writes
 from graphopt.rewrite.ir.execution import static_values, to_array
@@ -68,14 +68,23 @@ class TorchCall:
     def flops(self, inputs: Sequence[TensorType], results: Sequence[TensorType]) -> float | None:
         if self.name == "convolution":
             return 2.0 * prod((inputs[0] if self.args[6] else results[0]).shape) * prod(inputs[1].shape[1:])
-        return None
+        return flops(self.name, self.kind, self.args, inputs, results) if self.name == "_grouped_mm" else None
 
     def run(self, inputs: Sequence[Any]) -> list[Any]:
-        """By torch."""
+        """By torch; in float32 where it has the operator for no wider numbers."""
+        try:
+            result = self._called(inputs)
+        except RuntimeError:
+            narrow = [x.float() if isinstance(x, Tensor) and x.dtype is torch.float64 else x for x in inputs]
+            if all(x is given for x, given in zip(narrow, inputs, strict=True)):
+                raise
+            result = self._called(narrow)
+        return list(result) if isinstance(result, tuple | list) else [result]
+
+    def _called(self, inputs: Sequence[Any]) -> Any:
         operator = getattr(getattr(torch.ops.aten, self.name), self.overload)
         kwargs = {key: _filled(value, inputs) for key, value in self.kwargs}
-        result = operator(*(_filled(arg, inputs) for arg in self.args), **kwargs)
-        return list(result) if isinstance(result, tuple | list) else [result]
+        return operator(*(_filled(arg, inputs) for arg in self.args), **kwargs)
 
 
 @dataclass(frozen=True)
