@@ -66,7 +66,7 @@ SMALL = 2**16  # elements of a weight that is drawn in any case
 
 def telling(program: Program, seed: int) -> Mapping[str, Array]:
     """The program's weights, with random ones in place of those that are small, hold one value for more than a tenth,
-    or begin as another does. Random weights stay what they are."""
+    or look as another does. Random weights stay what they are."""
     if isinstance(program.weights, RandomWeights):
         return program.weights
     drawn, met = {}, set[bytes]()
