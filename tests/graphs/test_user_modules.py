@@ -331,6 +331,18 @@ def test_shapes_that_depend_on_ids_are_those_of_the_example(name: str, backward:
         torch.testing.assert_close(ours, torch.zeros_like(ours) if theirs is None else theirs)
 
 
+@pytest.mark.filterwarnings("ignore:.*they are those of the example")
+def test_what_is_known_is_not_taken_for_what_was_freed() -> None:
+    def often(dense: nn.Module, x: Tensor, ids: Tensor) -> Tensor:
+        for bound in range(100):
+            _ = torch.zeros(4) + 1
+            _ += x[0]
+            x = x + x[ids > bound % 3].sum()
+        return dense(x)
+
+    assert traced(OfIds(often), (torch.randn(5, 4), torch.arange(5))).num_ops > 200
+
+
 @pytest.mark.parametrize("function", [
     lambda dense, x, ids: x[written(ids, x[0, 0].long()) > 1],  # written into by what is not known
     lambda dense, x, ids: x[dense(x)[:, 0] > 0],

@@ -34,7 +34,9 @@ class KnownValues(TorchDispatchMode):
     def __init__(self) -> None:
         super().__init__()
         self.inputs = list[tuple[Tensor, Tensor]]()  # fake tensor, value
-        self.lost = set[int]()  # memory that something unknown was written into
+        self.lost = dict[
+            int, Any
+        ]()  # memory that something unknown was written into; held, as numbers of freed memory return
 
     def follow(self, stand_in: Tensor, value: Tensor) -> None:
         """Also the values of this input, if it is one of whole numbers or truth values that are there."""
@@ -68,7 +70,8 @@ class KnownValues(TorchDispatchMode):
             for stand_in, value in zip(made, tensors_in(self._computed(func, args, kwargs)), strict=True):
                 stand_in._known = value  # type: ignore[attr-defined]
         else:
-            self.lost |= {t.untyped_storage()._cdata for t in _written(func, args)}
+            memory = [t.untyped_storage() for t in _written(func, args)]
+            self.lost |= {one._cdata: one for one in memory}
         return result
 
     def value(self, tensor: Tensor) -> Tensor | None:
