@@ -116,7 +116,7 @@ def optimize(  # type: ignore[misc]  # overloads name what decides the result's 
     Example:
         >>> answer = optimize(torch.nn.Linear(4, 4), torch.zeros(2, 4), budget=20)  # doctest: +SKIP
     """
-    with _guest(progress):
+    with _as_library(progress):
         if cost != "inductor":
             if allocator != "user":
                 raise UsageError(f"allocator={allocator} is of cost=inductor, which runs the module; leave it out")
@@ -149,7 +149,7 @@ def optimize(  # type: ignore[misc]  # overloads name what decides the result's 
 
 
 @contextmanager
-def _guest(progress: bool) -> Iterator[None]:
+def _as_library(progress: bool) -> Iterator[None]:
     """In somebody's process: without bars unless asked for, and torch's random generators are afterwards what they
     were."""
     torch = sys.modules.get("torch")
@@ -185,7 +185,7 @@ def train(
     words = [*_words(task, algo, machine, objective, None, None, seed, None, cost), f"study={_quoted(study)}",
              f"output_dir={_quoted(output_dir)}", *_optional("trainer.steps", steps),
              *_optional("trainer.max_seconds", seconds)]  # fmt: skip
-    with _guest(progress):
+    with _as_library(progress):
         given, held = _data(data, val, task, cost, settings, learns=True)
         config = _configured([*words, *given], settings, held)
         if not compatibility.learns(target_of(config["algo"], "algo")):
@@ -275,7 +275,7 @@ def compare(
     kept = TemporaryDirectory(prefix="graphopt-") if output_dir is None else None
     place = [f"study={_quoted(study)}", f"output_dir={_quoted(kept.name if kept else output_dir)}"]
     rows, errors = list[Row](), list[UserError]()
-    with _guest(progress):
+    with _as_library(progress):
         given, held = _data(data, None, task, cost, settings, learns=False)
         configs = []
         for algo in algos:

@@ -18,7 +18,7 @@ from graphopt.problems.problem import Equality
 from graphopt.rewrite.ir.program_builder import (
     RandomWeights,
     default_role,
-    drawable,
+    drawable_weights,
     drawn_as,
     roles_of,
     with_random_weights,
@@ -38,9 +38,9 @@ class NotFinite(EquivalenceError):
 
 
 def check_equivalence(original: Program, rewritten: Program, *, seed: int = 0, tolerance: float = TOLERANCE) -> float:
-    """Runs both on random inputs, in double precision, with the same weights. A rewrite must hold for all weights, and
-    zeros, ones and copies hide mistakes, so random ones take the place of such weights (`telling`). Where that gives no
-    finite numbers, both run with their own.
+    """Runs both on random inputs, in double precision, with the same weights. A rewrite must hold for all weights.
+    Zeros, ones and copies hide mistakes, so random ones take their place (`distinguishing_weights`). Where these give
+    no finite numbers, both run with their own.
 
     An output agrees when no element differs by more than `tolerance` x its largest magnitude; so must what a last
     opaque operation reads, since a softmax hides differences too. Opaque ONNX operators compute in their own precision.
@@ -51,7 +51,7 @@ def check_equivalence(original: Program, rewritten: Program, *, seed: int = 0, t
         raise EquivalenceError("the rewritten program's outputs differ in number, shape or type from the original's")
     first, second = with_probes(original, rewritten)
     inputs = random_inputs(original, np.random.default_rng(seed))
-    weights = telling(first, seed)
+    weights = distinguishing_weights(first, seed)
     try:
         return compared(replace(first, weights=weights), replace(second, weights=weights), inputs, tolerance)
     except NotFinite:
@@ -64,13 +64,13 @@ SAMPLE = 4096  # elements of a weight that are looked at
 SMALL = 2**16  # elements of a weight that is drawn in any case
 
 
-def telling(program: Program, seed: int) -> Mapping[str, Array]:
+def distinguishing_weights(program: Program, seed: int) -> Mapping[str, Array]:
     """The program's weights, with random ones in place of those that are small, hold one value for more than a tenth,
     or look as another does. Random weights stay what they are."""
     if isinstance(program.weights, RandomWeights):
         return program.weights
     drawn, met = {}, set[bytes]()
-    for name, made in drawable(program).items():
+    for name, made in drawable_weights(program).items():
         array = np.asarray(program.weights[name])
         sample = array.reshape(-1)[:: max(1, array.size // SAMPLE)].copy()
         _, counts = np.unique(sample, return_counts=True)

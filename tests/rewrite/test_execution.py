@@ -16,7 +16,14 @@ from onnx_models import FLOAT, model_of, value
 from random_programs import random_program
 
 from graphopt.core.errors import ConfigError
-from graphopt.rewrite.equivalence import EquivalenceError, check_equivalence, compared, run_onnx, telling, with_probes
+from graphopt.rewrite.equivalence import (
+    EquivalenceError,
+    check_equivalence,
+    compared,
+    distinguishing_weights,
+    run_onnx,
+    with_probes,
+)
 from graphopt.rewrite.io.onnx_import import import_onnx
 from graphopt.rewrite.ir import reference
 from graphopt.rewrite.ir.execution import Executor, apply
@@ -286,10 +293,10 @@ def test_weights_that_could_hide_a_mistake_are_drawn() -> None:
     program = replace(
         b.build(*(b.matmul(x, b.terms.add(Operation("transpose", ((1, 0),)), (t,))) for t in terms)), weights=given
     )
-    found = telling(program, 0)
+    found = distinguishing_weights(program, 0)
     assert {name for name in given if np.array_equal(found[name], given[name])} == {"own", "more"}
     drawn = with_random_weights(program, 0)
-    assert telling(drawn, 1) is drawn.weights
+    assert distinguishing_weights(drawn, 1) is drawn.weights
 
 
 def test_infinities_of_a_mask_agree_in_the_same_places() -> None:

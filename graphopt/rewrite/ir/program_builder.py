@@ -48,10 +48,10 @@ class RandomWeights(Mapping[str, NDArray[Any]]):
 
 def with_random_weights(program: Program, seed: int) -> Program:
     """The same program with random floating-point weights; integer weights stay, since they may be indices."""
-    return replace(program, weights=RandomWeights(seed, drawable(program), program.weights))
+    return replace(program, weights=RandomWeights(seed, drawable_weights(program), program.weights))
 
 
-def drawable(program: Program) -> dict[str, tuple[tuple[int, ...], str, Role, float]]:
+def drawable_weights(program: Program) -> dict[str, tuple[tuple[int, ...], str, Role, float]]:
     """`RandomWeights.made` of its floating-point weights."""
     roles = roles_of(program)
     operations = (program.terms.operation[term] for term in program.live())

@@ -112,7 +112,7 @@ def capture(module: nn.Module, example_inputs: Any, *, name: str, family: str, b
     return read_fx(traced, name=name, family=family, weights=weights, program=program)
 
 
-_HOLDERS = (dict, OrderedDict, defaultdict, list, set)
+_CONTAINERS = (dict, OrderedDict, defaultdict, list, set)
 
 
 @contextmanager
@@ -124,7 +124,7 @@ def unchanged(module: nn.Module) -> Iterator[None]:
     seen = set[int]()
     while ahead:
         one = ahead.pop()
-        if type(one) in _HOLDERS and id(one) not in seen:
+        if type(one) in _CONTAINERS and id(one) not in seen:
             seen.add(id(one))
             held.append((one, copy(one)))
             ahead += one.values() if isinstance(one, dict) else one

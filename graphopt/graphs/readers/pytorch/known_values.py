@@ -61,7 +61,7 @@ class KnownValues(TorchDispatchMode):
         except VALUE_ERRORS:
             if known:
                 mode = next(t.fake_mode for t in tensors if isinstance(t, FakeTensor))
-                return tree_map_only(Tensor, lambda value: _constant(value, mode), self._computed(func, args, kwargs))
+                return tree_map_only(Tensor, lambda value: constant_of(value, mode), self._computed(func, args, kwargs))
             if func not in _BY_MASK:
                 raise
             result = func(args[0], self._positions(args[1], args[0].fake_mode), *args[2:], **kwargs)
@@ -97,7 +97,7 @@ class KnownValues(TorchDispatchMode):
                 continue
             with _disable_current_modes():
                 places = value.nonzero(as_tuple=True)
-            found += [_constant(place, mode) for place in places]
+            found += [constant_of(place, mode) for place in places]
         return found
 
 
@@ -107,7 +107,8 @@ def _written(func: Any, args: Sequence[Any]) -> list[Tensor]:
     return tensors_in([arg for arg, written in zip(args, writes) if written])
 
 
-def _constant(value: Tensor, mode: FakeTensorMode) -> Tensor:
+def constant_of(value: Tensor, mode: FakeTensorMode) -> Tensor:
+    """A fake tensor that is recorded as a constant of that value."""
     with _disable_current_modes():
         made = mode.from_tensor(value)
     made._known = made._stored_values = value  # type: ignore[attr-defined]

@@ -8,12 +8,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch._subclasses.fake_tensor import (
-    DataDependentOutputException,
-    DynamicOutputShapeException,
-    FakeTensor,
-    FakeTensorMode,
-)
+from torch._subclasses.fake_tensor import FakeTensor
 from torch.fx import GraphModule, Interpreter, Node
 from torch.fx.node import map_arg
 from torch.utils._python_dispatch import _disable_current_modes
@@ -22,6 +17,7 @@ from torch.utils._pytree import tree_map_only
 from graphopt.core.graph import GraphError
 from graphopt.graphs.readers.pytorch.graphnet.archive import TEXT
 from graphopt.graphs.readers.pytorch.graphnet.scalars import IN_PLACE, OPERATORS, SCALARS, computed
+from graphopt.graphs.readers.pytorch.known_values import VALUE_ERRORS, constant_of
 from graphopt.graphs.readers.pytorch.nested_tensors import tensors_in
 from graphopt.graphs.readers.pytorch.program_inputs import InputSpec, make_inputs
 from graphopt.graphs.readers.pytorch.program_operators import MOST_PARTS
@@ -89,7 +85,7 @@ class Run(Interpreter):
         ]
         try:
             made = function(*args, **kwargs)
-        except (DataDependentOutputException, DynamicOutputShapeException) as error:
+        except VALUE_ERRORS as error:
             return self._computed(n, function, args, error)
         if any(storage.nbytes() != before for storage, before in memory):
             raise GraphError("makes a view that goes beyond its memory")
@@ -138,7 +134,7 @@ class Run(Interpreter):
                 continue
             with _disable_current_modes():
                 places = value.nonzero(as_tuple=True)
-            parts += [_constant(place, args[0].fake_mode) for place in places]
+            parts += [constant_of(place, args[0].fake_mode) for place in places]
         return (args[0], type(args[1])(parts) if isinstance(args[1], list) else tuple(parts), *args[2:])
 
     def _with_length(self, n: Node, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
@@ -156,7 +152,7 @@ class Run(Interpreter):
             made = function(*values, **settings)
         self.known[n] = made
         mode = next(t.fake_mode for t in tensors_in(args) if isinstance(t, FakeTensor))
-        return tree_map_only(Tensor, lambda t: _constant(t, mode), made)
+        return tree_map_only(Tensor, lambda t: constant_of(t, mode), made)
 
     def _follow(self, n: Node, made: Any, function: Callable[..., Any]) -> None:
         tensors = tensors_in(made)
@@ -213,13 +209,6 @@ def _whole(value: Any) -> int:
     if type(value) is not int:
         raise GraphError("has a dimension that is no whole number")
     return value
-
-
-def _constant(value: Tensor, mode: FakeTensorMode) -> Tensor:
-    with _disable_current_modes():
-        made = mode.from_tensor(value)
-    made._stored_values = value  # type: ignore[attr-defined] # of a constant that is recorded
-    return made
 
 
 def _function(n: Node) -> Callable[..., Any]:
