@@ -135,7 +135,8 @@ class CompoundMoves:
 
     def near(self, ops: Iterable[int]) -> I64:
         """Ops with a choice around some ops, ascending."""
-        return np.unique(np.concatenate([np.zeros(0, np.int64), *(self._around(int(op)) for op in ops)]))
+        around = [self._around(int(op)) for op in ops]
+        return around[0] if len(around) == 1 else np.unique(np.concatenate([np.zeros(0, np.int64), *around]))
 
     def _around(self, op: int) -> I64:
         if op not in self._near:
@@ -222,6 +223,7 @@ class ModelledWalk:
         self._seen.add(moves.decision.tobytes())
         self._waiting: list[tuple[float, int, int, I64, int | None]] = []  # less what is expected, number, ...
         self._number, self._newest = 0, dict[int, int]()
+        self._begun = set[bytes]()  # ops that drawn moves from here began with
 
     def expect_classes(self, depth: int) -> None:
         """Each class with each choice; of many the largest."""
@@ -247,11 +249,15 @@ class ModelledWalk:
         return None
 
     def drawn(self) -> Decision | None:
-        """What a compound move makes that begins with some ops near each other."""
+        """What a compound move makes that begins with some ops near each other; None also where it was drawn before."""
         rng, ops = self._problem.rng, self._moves.ops
         near = self._moves.near([int(rng.choice(ops))]) if len(ops) else ops
         count = min(len(near), int(rng.integers(DRAWN[0], DRAWN[1] + 1)))
-        made = self._moves.forced(rng.choice(near, count, replace=False)) if count else None
+        first = rng.choice(near, count, replace=False) if count else ops[:0]
+        if first.tobytes() in self._begun or not count:
+            return None
+        self._begun.add(first.tobytes())
+        made = self._moves.forced(first)
         return None if made is None else self._with(made.ops, None)
 
     def try_decision(self, candidate: Decision) -> bool:
@@ -264,6 +270,7 @@ class ModelledWalk:
         if cost < self._cost:
             self._cost, changed = cost, np.flatnonzero((candidate != self._moves.decision)[:, 0])
             self._moves.move_to(candidate)
+            self._begun.clear()
             self.expect((self._moves.ops if len(changed) > SPREAD else self._moves.near(changed)).tolist())
         return True
 
