@@ -160,7 +160,8 @@ def _prepared(module: nn.Module, arguments: Arguments, values: KnownValues | Non
 
     def input_of(value: Tensor) -> Tensor:
         made = convert(value)
-        if values is not None:
+        there = not (isinstance(value, FakeTensor) or value.is_meta)
+        if values is not None and there and not (value.is_floating_point() or value.is_complex()):
             values.follow(made, value)
         return made
 

@@ -1,7 +1,8 @@
-"""Beside fake tensors, values of what follows from whole numbers and truth values among the inputs.
+"""Beside fake tensors, values of what follows from inputs whose values are known.
 
 Indices by masks, `nonzero`, `unique` and numbers that are read from tensors ask for values, which fake tensors lack. In
-graph networks they follow from the edges alone, in language models from token ids and masks.
+graph networks they follow from the edges alone, in language models from token ids and masks, so whole numbers and truth
+values of a user's example are followed.
 """
 
 # mypy: disable-error-code="no-any-return, no-untyped-call"
@@ -34,14 +35,12 @@ class KnownValues(TorchDispatchMode):
     def __init__(self) -> None:
         super().__init__()
         self.inputs = list[tuple[Tensor, Tensor]]()  # fake tensor, value
-        self.lost = dict[
-            int, Any
-        ]()  # memory that something unknown was written into; held, as numbers of freed memory return
+        # memory that something unknown was written into; held, as numbers of freed memory return
+        self.lost = dict[int, Any]()
 
     def follow(self, stand_in: Tensor, value: Tensor) -> None:
-        """Also the values of this input, if it is one of whole numbers or truth values that are there."""
-        if not (isinstance(value, FakeTensor) or value.is_meta or value.is_floating_point() or value.is_complex()):
-            self.inputs.append((stand_in, value))
+        """Also the values of this input."""
+        self.inputs.append((stand_in, value))
 
     def __enter__(self) -> Self:
         self.lost.clear()
@@ -59,12 +58,13 @@ class KnownValues(TorchDispatchMode):
         try:
             result = func(*args, **kwargs)
         except VALUE_ERRORS:
-            if known:
+            if func in _BY_MASK:
+                result = func(args[0], self._positions(args[1], args[0].fake_mode), *args[2:], **kwargs)
+            elif known:
                 mode = next(t.fake_mode for t in tensors if isinstance(t, FakeTensor))
                 return tree_map_only(Tensor, lambda value: constant_of(value, mode), self._computed(func, args, kwargs))
-            if func not in _BY_MASK:
+            else:
                 raise
-            result = func(args[0], self._positions(args[1], args[0].fake_mode), *args[2:], **kwargs)
         made = tensors_in(result)
         if known and made and all(t.numel() <= MOST_KNOWN for t in (*tensors, *made)):
             for stand_in, value in zip(made, tensors_in(self._computed(func, args, kwargs)), strict=True):

@@ -14,8 +14,9 @@ from graphopt.core.utils.limits import MIB, parse_json
 from graphopt.graphs.readers.pytorch.capture import fake_mode
 from graphopt.graphs.readers.pytorch.graphnet.archive import FACTS, INPUTS, TEXT, WEIGHTS
 from graphopt.graphs.readers.pytorch.graphnet.metadata import STATE, Described, number_of, read_metadata, spec_of
-from graphopt.graphs.readers.pytorch.graphnet.running import MOST_KNOWN, Run, with_numbers
+from graphopt.graphs.readers.pytorch.graphnet.running import Run, with_numbers
 from graphopt.graphs.readers.pytorch.graphnet.text import read_text
+from graphopt.graphs.readers.pytorch.known_values import MOST_KNOWN
 from graphopt.graphs.readers.pytorch.program_inputs import InputSpec, make_inputs, torch_dtype
 
 
