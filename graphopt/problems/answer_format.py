@@ -117,9 +117,10 @@ def plan(arrays: Arrays, ops: int, heads: Mapping[str, int]) -> Arrays:
     return found
 
 
-def rule_names(header: Mapping[str, Any]) -> None:
-    """The rules that made a rewritten program. Raises Unreadable."""
+def check_rewriting(header: Mapping[str, Any]) -> None:
+    """The rules that made a rewritten program, and the ops that it replaces. Raises Unreadable."""
     _must(_texts(header.get("rules")), "its rules are no texts")
+    _must(_texts(header.get("replaced", [])), "the ops that it replaces are no texts")
 
 
 def part(arrays: Arrays, name: str) -> NDArray[Any]:

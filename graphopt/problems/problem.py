@@ -102,6 +102,11 @@ class Decided(ABC):
         """Names of the rewriting rules that were applied, in order."""
         return ()
 
+    @property
+    def replaced(self) -> tuple[str, ...]:
+        """Names of the model's ops that rewriting replaced, in the order in which they ran."""
+        return ()
+
     def operators(self) -> tuple[Counter[str], Counter[str]]:
         """How many ops of each operator run by default and in the answer, where these differ in their ops."""
         return Counter(), Counter()

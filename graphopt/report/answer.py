@@ -59,6 +59,15 @@ class Change:
 
 
 @dataclass(frozen=True)
+class Replaced:
+    """One op of the model that a rewritten program no longer has. operator: empty where it is not known."""
+
+    op: str
+    operator: str
+    source: str  # as of `Change`
+
+
+@dataclass(frozen=True)
 class Kernel:
     """What runs at once: a stored op and those that are computed inside its kernel. Times of the simulated run."""
 
@@ -186,7 +195,7 @@ class Answer:
 
     def changes(self) -> list[Change]:
         """The ops decided otherwise than by default, those that matter most first. Empty where no single choices
-        describe the answer: orders of random keys, rewritten programs (see `rules`)."""
+        describe the answer: orders of random keys, rewritten programs (see `replaced`, `rules`)."""
         if not self.decided.described:
             return []
         ops = self.choices.changed()
@@ -213,6 +222,12 @@ class Answer:
     def rules(self) -> list[str]:
         """Names of the rules that were applied, in order; of rewriting."""
         return list(self.decided.rules)
+
+    def replaced(self) -> list[Replaced]:
+        """The ops of the model that the rewritten program no longer has, in order; of rewriting."""
+        kinds = dict(zip(self.graph.op_names, self.graph.kind.tolist()))
+        return [Replaced(op, OPERATORS[kinds[op]].name if op in kinds else "", self.decided.source(op))
+                for op in self.decided.replaced]  # fmt: skip
 
     def kernels(self) -> list[Kernel]:
         """In the order in which they start."""
@@ -350,7 +365,7 @@ class Answer:
             "inline": {graph.op_names[op]: True for op in np.flatnonzero(self.plan.inline[0])},
             "kernels": [{"root": k.root, "ops": list(k.ops), "device": k.device, "start": k.start, "end": k.end}
                         for k in kernels],
-            **({"rules": self.rules()} if self.rules() else {}),
+            **({"rules": self.rules(), "replaced": list(self.decided.replaced)} if self.rules() else {}),
         }  # fmt: skip
         return dumps(content, indent=1)
 

@@ -102,6 +102,11 @@ def _show(args: argparse.Namespace) -> int:
         say(f"{label}: {text}")
     if rules := list(rule_tables(decision)):
         print_tables(rules)
+    if decision.replaced:
+        ops = decision.replaced[: None if args.all else SHOWN]
+        known = ["in the model"] if decision.header.get("sources") else []
+        rows = [[printable(op), *(printable(decision.source(op)) for _ in known)] for op in ops]
+        _list("ops of the model that were replaced", ["op", *known], rows, len(decision.replaced))
     if decision.described:
         _show_changes(args, decision)
     return 0

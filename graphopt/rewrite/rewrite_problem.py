@@ -4,7 +4,8 @@ The file of an answer holds the names of the rules that were applied (`rules` of
 `original` and `best` (JSON as bytes, `graphopt.rewrite.ir.program_files`), without the values of weights. Where single
 rewrites led there, `steps` of the header says at which places: `[rule, [places of its roots]]` each. Places count the
 terms of the program that the step changes, in the order in which they are met from its outputs, what a term reads
-before the term. So steps mean the same in every store of terms.
+before the term. So steps mean the same in every store of terms. `replaced` of the header names the ops of the user's
+model that the best program no longer has.
 """
 
 import contextlib
@@ -30,6 +31,7 @@ from graphopt.problems.cost_model import CostModel, Price
 from graphopt.problems.optimizer import Solver
 from graphopt.problems.problem import Candidate, Decided, Equality, Finalists, OutOfBudget, Problem, Solution, Task
 from graphopt.rewrite.io.as_graph import graph_of, program_of
+from graphopt.rewrite.ir.alignment import differing_terms
 from graphopt.rewrite.ir.program_files import from_json, to_json
 from graphopt.rewrite.ir.terms import Outputs, Program, depth_first, reachable, substitute
 from graphopt.rewrite.program_cost import TermPrice, prices_programs
@@ -58,7 +60,7 @@ class Rewritten(Decided):
 
     @classmethod
     def read(cls, header: dict[str, Any], arrays: Arrays) -> Self:
-        answer_format.rule_names(header)
+        answer_format.check_rewriting(header)
         original = from_json(answer_format.read_text(arrays, "original"))
         best = from_json(answer_format.read_text(arrays, "best"), original.terms)
         if not best.opaque.keys() <= original.opaque.keys():
@@ -88,6 +90,10 @@ class Rewritten(Decided):
     @property
     def rules(self) -> tuple[str, ...]:
         return tuple(self.header["rules"])
+
+    @property
+    def replaced(self) -> tuple[str, ...]:
+        return tuple(self.header.get("replaced", ()))
 
     def plans(self, graph: Graph, task: "Rewriting") -> Plans:
         return task.realise(graph, self.best)
@@ -371,10 +377,13 @@ class RewriteProblem(Problem):
         return (self.best,)
 
     def _solution(self) -> Solution:
-        """The rules that led to the best program go into the header."""
+        """The rules that led to the best program go into the header, and the model's ops that it no longer has."""
         best = replayed(self.initial, self.best)
         steps = self.steps_to(self.best)
-        header = {"rules": list(self.best_rules), **({} if steps is None else {"steps": steps})}
+        names = self.initial.names
+        gone = [names[term] for term in differing_terms(self.initial, best)[0] if term in names]
+        header = {"rules": list(self.best_rules), **({} if steps is None else {"steps": steps}),
+                  **({"replaced": list(dict.fromkeys(gone))} if gone else {})}  # fmt: skip
         return Solution(self.graph, self.task, Rewritten(header, self.trace_array(), self.initial, best, can_run=True))
 
 

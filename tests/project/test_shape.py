@@ -18,7 +18,7 @@ MOST = {  # figure: (at most today, wanted)
         63_500,
         48_000,
     ),  # the four papers as published; pages; functions, programs as text and other formats; backends; clusters; GPUs
-    "modules": (376, 440),
+    "modules": (377, 440),
     "entries at its top": (15, 15),
     "options of algo": (56, 54),  # regal_paper, laf_paper, xrlflow_paper: each paper as published, beside ours
     "options of dataset": (15, 16),
@@ -28,7 +28,7 @@ MOST = {  # figure: (at most today, wanted)
     "circles": (0, 0),
     "imports for types alone": (5, 0),  # torch_geometric is loaded late
     "lines of tests": (
-        36_125,
+        36_180,
         25_000,
     ),  # those options, trained on one graph; pages in a browser; formats; clusters; GPUs
     "tracked files": (1_100, 1_010),  # those options, and rows of them

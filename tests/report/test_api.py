@@ -148,7 +148,9 @@ def test_rewriting_makes_a_model(tmp_path: Path) -> None:
     )  # fmt: skip
     assert answer.rules() and answer.price < answer.default_price and answer.changes() == []
     onnx.checker.check_model(onnx.load(answer.save_model(tmp_path / "better.onnx")))
-    assert json.loads(answer.to_json())["rules"] == answer.rules()
+    said = json.loads(answer.to_json())
+    assert said["rules"] == answer.rules() and said["replaced"] == [one.op for one in answer.replaced()]
+    assert "conv" in {one.operator for one in answer.replaced()}
     again = graphopt.load(answer.save(tmp_path / "answer.npz"))
     assert again.rules() == answer.rules() and again.check() == []
     with pytest.raises(UserError, match="no model was made"):

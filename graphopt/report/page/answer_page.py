@@ -51,7 +51,9 @@ def _changes(answer: Any) -> Table:
     """What each decision is worth; where prices are measured, none goes back alone: each would have to be timed."""
     columns = ["op", "operator", "in the model", "change", "price when it alone goes back"]
     if not answer.decided.described:
-        return Table("", columns, [[printable(rule), "", "", "rule applied", ""] for rule in answer.rules()], left=4)
+        gone = [[printable(one.op), one.operator, printable(one.source), "replaced"] for one in answer.replaced()]
+        rules = [[printable(rule), "", "", "rule applied"] for rule in answer.rules()]
+        return Table("", ["op or rule", *columns[1:-1]], gone + rules, left=4)
     every = answer.choices.changed()
     ops, worth = heaviest(answer.graph, every)[:MOST_CHANGES], ["-"] * MOST_CHANGES
     if answer.judge.deterministic:

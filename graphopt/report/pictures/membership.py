@@ -1,6 +1,5 @@
 """Which ops a picture shows, and which kernels they belong to."""
 
-from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
 
@@ -74,29 +73,12 @@ def kernel_colours(kernels: Iterable[frozenset[int]], edges: Iterable[tuple[int,
 
 
 def new_ops(graph: Graph, other: Graph) -> I64:
-    """Ops that the other graph has not: of each operator, attributes and shapes, those beyond its number there."""
-    there = Counter(_looks(other))
-    ops = []
-    for op, look in enumerate(_looks(graph)):
-        there[look] -= 1
-        if there[look] < 0:
-            ops.append(op)
-    return np.array(ops, np.int64)
+    """Ops of a program's graph that the other program has not; the programs share their terms."""
+    from graphopt.rewrite.ir.alignment import differing_terms
 
-
-def _looks(graph: Graph) -> list[tuple[object, ...]]:
-    """Operator, attributes and shapes of every op."""
-
-    def shape(tensor: int) -> tuple[int, ...]:
-        return tuple(graph.shape[graph.shape_ptr[tensor] : graph.shape_ptr[tensor + 1]].tolist())
-
-    looks: list[tuple[object, ...]] = []
-    for op in range(graph.num_ops):
-        read = graph.input_tensor[graph.input_ptr[op] : graph.input_ptr[op + 1]].tolist()
-        made = range(int(graph.output_ptr[op]), int(graph.output_ptr[op + 1]))
-        attributes = str(sorted(graph.attributes[op].items())) if graph.attributes else ""
-        looks.append((int(graph.kind[op]), attributes, tuple(map(shape, read)), tuple(map(shape, made))))
-    return looks
+    program, new = graph.program, set(differing_terms(graph.program, other.program)[0])
+    run = [term for term in program.live() if program.terms.runs[term]]  # as many as the graph has ops
+    return np.flatnonzero([term in new for term in run])
 
 
 def differing_ops(found: Plans, default: Plans) -> I64:

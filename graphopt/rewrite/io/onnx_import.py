@@ -311,6 +311,7 @@ class _OnnxImport:
         self.terms = Terms()
         self.weights: dict[str, Array] = {}  # of those that terms read
         self.opaque: dict[str, OnnxCall] = {}
+        self.op_names: dict[int, str] = {}
         self.values: dict[str, int | Array] = dict(weights)
         self.left = max(FOLDED, 4 * sum(w.size for w in weights.values()))  # elements that may still be computed here
         self.stated = types_of(self.graph)
@@ -326,12 +327,14 @@ class _OnnxImport:
             if folded is not None:
                 self.values.update(folded)
                 continue
+            known = len(self.terms)
             results = self._translated(node)
             made = self._opaque(node) if results is None else results
+            self.op_names |= dict.fromkeys(range(known, len(self.terms)), label_of(node))
             self.values.update(zip([n for n in node.output if n], made))
         names = tuple(v.name for v in self.graph.output)
         outputs = tuple(self._term(name, "the list of outputs") for name in names)
-        return Program(self.terms, outputs, names, inputs, self.weights, self.opaque, self.origin)
+        return Program(self.terms, outputs, names, inputs, self.weights, self.opaque, self.origin, names=self.op_names)
 
     def _input(self, name: str) -> int:
         if name not in self.types:

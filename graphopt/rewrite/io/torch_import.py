@@ -277,6 +277,7 @@ class _TorchImport:
         self.kept = {name: to_array(weight.detach().cpu()) for name, weight in given.items() if name not in made}
         self.weights: Mapping[str, Any] = RandomWeights(0, made, self.kept) if made else self.kept
         self.opaque: dict[str, TorchCall] = {}
+        self.names: dict[int, str] = {}
 
     def program(self) -> Program:
         stored = iter(self.given.items())
@@ -293,12 +294,14 @@ class _TorchImport:
             elif node.op == "get_attr":
                 self._weight(node, str(node.target), to_array(getattr(self.traced, str(node.target)).detach()))
             elif node.op == "call_function" and not writes(node):  # else an update of a buffer that is not read again
+                known = len(self.terms)
                 self._call(node)
+                self.names |= dict.fromkeys(range(known, len(self.terms)), node.name)
         outputs = tuple(self.terms_of[n] for n in nodes_in(self.nodes[-1].args) if n in self.terms_of)
         if not outputs:
             raise GraphError(f"{self.name}: the module returns no tensor; return what it computes")
         names = tuple(f"output{i}" for i in range(len(outputs)))
-        return Program(self.terms, outputs, names, tuple(self.inputs), self.weights, self.opaque)
+        return Program(self.terms, outputs, names, tuple(self.inputs), self.weights, self.opaque, names=self.names)
 
     def _weight(self, node: Node, label: str, array: Any) -> None:
         self.kept[label] = array

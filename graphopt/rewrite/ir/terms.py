@@ -192,6 +192,7 @@ class Program:
     weights: Mapping[str, NDArray[Any]] = field(default_factory=dict)  # what the name of each weight stands for
     opaque: Mapping[str, Any] = field(default_factory=dict)  # `OpaqueCall` by the key of its operation
     origin: Any = None  # what export needs to know of the model that the program was read from, if any
+    names: Mapping[int, str] = field(default_factory=dict)  # the model's op that a term comes from, where it has names
     given: Outputs | None = None  # outputs of the program that it was made from by rewriting; None: it is that one
 
     def live(self) -> list[int]:
@@ -236,4 +237,5 @@ def renewed(program: Program) -> Program:
     for term in sorted({*program.live(), *program.inputs}):
         own[term] = terms.add(old.operation[term], [own[i] for i in old.inputs[term]])
     outputs, inputs = (tuple(own[term] for term in some) for some in (program.outputs, program.inputs))
-    return replace(program, terms=terms, outputs=outputs, inputs=inputs, given=None)
+    names = {own[term]: name for term, name in program.names.items() if term in own}
+    return replace(program, terms=terms, outputs=outputs, inputs=inputs, given=None, names=names)
