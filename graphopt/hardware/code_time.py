@@ -42,7 +42,11 @@ class CodeTime:
 
     def of(self, features: Features) -> float:
         """The predicted time of code, in seconds."""
-        return sum(self._cost(name) * count for name, count in features.items()) * 1e-9
+        return sum(self.parts(features).values()) * 1e-9
+
+    def parts(self, features: Features) -> dict[str, float]:
+        """The nanoseconds of each feature."""
+        return {name: self._cost(name) * count for name, count in features.items()}
 
     def ratio(self, features: Features, default: Features) -> float:
         """The predicted time over that of the default of the same graph."""

@@ -3,12 +3,12 @@
 What is worth asking of the compiler is looked for on paper. Changes of the best decision, among them all that
 `compiler_search` would try and sets of ops that are simulated to help, are simulated by the hundred; the fastest of
 these are lowered, and of what was lowered the predicted fastest codes are measured, a few at a time. Then the same
-around the best, and what several changes that helped bring together. Predictions may be wrong. So a few evaluations of
-every round, and half of them after a round that brought nothing, are of what comes first. These are knobs one by one,
-of which predictions know those least that are of how source is compiled. Simulated times are those of `cost=calibrated`
-(milliseconds each), predicted ones those of `cost=generated_code` (a second each). A
-setting that leaves the simulator unmoved counts there as what is predicted of it alone. The order is by the mean of
-both, as logarithms; of equals, those come first that set more knobs of how source is compiled.
+around the best, and what several changes that helped bring together. Predictions may be wrong. What is measured says
+how far they are off on this program (`beliefs`); from then on those decisions come first of which the largest
+improvement is expected. Simulated times are those of `cost=calibrated` (milliseconds each), predicted ones those of
+`cost=generated_code` (a second each). A setting that leaves the simulator unmoved counts there as what is predicted of
+it alone. The order is by the mean of both, as logarithms; of equals, those come first that set more knobs of how source
+is compiled.
 
 With a budget of 0 nothing is measured, and the answer is the code that comes first in that order. Code that is
 predicted to be slower than the default is none. Unless the gain by both is large enough to be likely, the default
@@ -19,10 +19,11 @@ Shape legend: N ops, H heads, P decisions.
 """
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from itertools import product
-from typing import Annotated, NamedTuple
+from operator import itemgetter
+from typing import Annotated, Any, NamedTuple
 
 import numpy as np
 
@@ -33,6 +34,7 @@ from graphopt.core.utils.marks import Between, Few, OwnFolder, Share, Workers
 from graphopt.hardware.costs.calibrated import Calibrated
 from graphopt.hardware.costs.inductor import GeneratedCode
 from graphopt.hardware.requests import request_of
+from graphopt.hardware.search.beliefs import ASKED, KIND, Beliefs, Traits
 from graphopt.problems.assignment import AssignProblem
 from graphopt.problems.optimizer import Optimizer
 from graphopt.search.fusion.compiler_search import (
@@ -53,26 +55,23 @@ HOPS = 3  # around ops that look alike
 
 
 UNMEASURED = 2  # rounds without a price
-UNTOLD = 2  # after a round that brought nothing one in so many is measured in the order of candidates
 DIGITS = 6  # of predicted logarithms: what is equal
 INSTANT = 1e-12  # seconds, at least: without loops of its own a program is predicted to take none
 UNMOVED = 1e-9  # of logarithms of simulated times: a setting that the simulator does not know
 Many = Annotated[int, Between(1, 5000)]
-Blind = Annotated[int, Between(0, 64)]
-Predicted = tuple[float, str]  # seconds, inf where it cannot be lowered; digest of the code
+Kinds = Mapping[str, float]  # kind of instruction -> its part of a predicted time
+Predicted = tuple[float, str, Kinds]  # seconds, inf where it cannot be lowered; digest of the code
 Predict = Callable[[AssignProblem, Decisions], Sequence[Predicted]]
 """Of decisions [P, N, H] about a problem's graph."""
 Simulate = Callable[[AssignProblem, Decisions], F64]
 """Seconds [P] of the same."""
 
 
-def candidates(problem: AssignProblem, climb: Climb, simulated: Callable[[Decisions], F64],
-               come: int = 0) -> list[Decision]:  # fmt: skip
-    """Changes of the best decision: single knobs, those of how source is compiled first, after the `come` ones that
-    came before; rules, classes of alike ops, and sets of ops whose flips are simulated to help most; rules and sets
-    with each knob; settings of all knobs; single flips."""
+def candidates(problem: AssignProblem, climb: Climb, simulated: Callable[[Decisions], F64]) -> list[Decision]:
+    """Changes of the best decision: single knobs, those of how source is compiled first; rules, classes of alike ops,
+    and sets of ops whose flips are simulated to help most; rules and sets with each knob; settings of all knobs; single
+    flips."""
     knobs = sorted(single_knobs(problem), key=lambda part: problem.task.heads[part[0][1]].name not in COMPILES)
-    knobs = [*knobs[come % len(knobs) :], *knobs[: come % len(knobs)]] if knobs else []
     wholes: list[Changes] = [climb.fusion(rule.ops, rule.choice) for rule in rules(problem.graph, climb.free)]
     flips = [climb.flip(np.array([op])) for op in np.flatnonzero(climb.free)]
     wholes += _helpful(climb, flips, simulated)
@@ -103,19 +102,18 @@ def _settings(problem: AssignProblem) -> Iterator[Changes]:
 
 class CompilerPolicy(Optimizer):
     """considered: decisions that are simulated in a round. pool: of these, those that are lowered. each: evaluations of
-    a round; untold: of these, how many are of what comes first, however it is predicted. sure: with a budget of 0, the
-    relative gain that must be predicted for the default to be left. margin: as of `compiler_search`. preset: as of
-    `cost=calibrated`. code: false: all code takes the same time, so that the simulator alone decides. table, builders:
-    as of `cost=generated_code`."""
+    a round. sure: with a budget of 0, the relative gain that must be predicted for the default to be left. margin: as
+    of `compiler_search`. preset: as of `cost=calibrated`. code: false: all code takes the same time, so that the
+    simulator alone decides. table, builders: as of `cost=generated_code`."""
 
     needs_roles = frozenset({Role.FUSION})
     needs = frozenset({"compiled_program"})
 
-    def __init__(self, *, name: str, considered: Many, pool: Many, each: Few, untold: Blind, sure: Share,
+    def __init__(self, *, name: str, considered: Many, pool: Many, each: Few, sure: Share,
                  margin: Share, preset: str | None, code: bool, table: OwnFolder,
                  builders: Workers) -> None:  # fmt: skip
         self.name, self.considered, self.pool, self.margin = name, considered, pool, margin
-        self.each, self.untold, self.sure = each, untold, sure
+        self.each, self.sure = each, sure
         predicting = GeneratedCode(
             name=name, preset=preset, table=table, environment=None, builders=builders, build_seconds=120
         )
@@ -133,20 +131,20 @@ class CompilerPolicy(Optimizer):
         climb.take_back()
 
     def _rounds(self, climb: Climb, told: "_Told", predicted: Decision) -> None:
-        problem, together, helped, came = told.problem, [predicted], True, 0
+        problem, together = told.problem, [predicted]
         while problem.open:
-            found = _distinct(problem, candidates(problem, climb, told.simulated, came), self.considered)
+            found = _distinct(problem, candidates(problem, climb, told.simulated), self.considered)
             told.lower(told.promising(found, self.pool))
             tried = told.as_they_come(together, 1)
-            blind = min(self.each, self.untold if helped else max(self.untold, self.each // UNTOLD))
-            tried += told.fastest(max(0, self.each - blind - len(tried)))
+            tried += told.fastest(max(0, self.each - len(tried)))
             tried += told.as_they_come(found, self.each - len(tried))
-            came += blind
             if not tried:
                 return
-            before = climb.score
-            together = _measured(climb, tried)
-            helped = climb.score < before
+            base, before = climb.decision, climb.score
+            costs = climb.measure(np.stack(tried))
+            told.learn(tried, costs)
+            together = _together(base, [one for one, cost in sorted(zip(tried, costs.tolist()), key=itemgetter(1))
+                                             if cost < before * (1.0 - self.margin)])  # fmt: skip
 
     def _unmeasured(self, climb: Climb, told: "_Told") -> tuple[float, Decision]:
         """The lowest score around the default, then around what is faster than it, and its decision."""
@@ -162,11 +160,8 @@ class CompilerPolicy(Optimizer):
         return score, predicted
 
 
-def _measured(climb: Climb, tried: Sequence[Decision]) -> list[Decision]:
-    """Prices decisions; what several bring that are better than the best was, put together."""
-    base, before = climb.decision, climb.score
-    costs = climb.measure(np.stack(tried))
-    helped = [tried[i] for i in np.argsort(costs, kind="stable").tolist() if costs[i] < before * (1.0 - climb.margin)]
+def _together(base: Decision, helped: Sequence[Decision]) -> list[Decision]:
+    """The first two that helped put together, the first three, and so on; base: what they changed."""
     made, out = base.copy(), list[Decision]()
     for decision in helped:
         made = np.where((decision != base) & (made == base), decision, made)
@@ -188,6 +183,7 @@ class _Code(NamedTuple):
     told: float
     digest: str
     decision: Decision
+    traits: Traits
 
 
 class _Told:
@@ -198,9 +194,11 @@ class _Told:
         self._times: dict[bytes, float] = {}
         self._lowered: dict[bytes, str] = {}  # decision -> digest of its code
         self._open: dict[str, _Code] = {}
+        self._given: dict[bytes, _Code] = {}
+        self._beliefs = Beliefs()
         initial = problem.initial[None]
         self._start = float(np.log(self.simulated(initial)[0]))
-        seconds, digest = self._predict(problem, initial)[0]
+        seconds, digest, self._kinds = self._predict(problem, initial)[0]
         self._default, self._gone = math.log(seconds), {digest}
         self._alone = self._unmoved()
 
@@ -223,7 +221,7 @@ class _Told:
             return {}
         predicted = self._predict(self.problem, decisions[still])
         slots = [slot[1:] for (slot, _), flat in zip(known, still, strict=True) if flat]
-        return {slot: math.log(seconds) - self._default for slot, (seconds, _) in zip(slots, predicted, strict=True)}
+        return {slot: math.log(seconds) - self._default for slot, (seconds, *_) in zip(slots, predicted, strict=True)}
 
     def _rough(self, decisions: Decisions) -> F64:
         """Logarithms [P] of time over the default's, without lowering."""
@@ -233,8 +231,12 @@ class _Told:
         return rough
 
     def promising(self, decisions: Decisions, most: int) -> Decisions:
-        """Of those that were not lowered before, the fastest on paper."""
+        """Of those that were not lowered before, the fastest on paper; once something was measured, those of which most
+        is expected."""
         fresh = decisions[[one.tobytes() not in self._lowered for one in decisions]]
+        if not self._beliefs.empty:
+            traits = [self._traits(one) for one in fresh]
+            return fresh[self._beliefs.most_promising(traits, self._rough(fresh), most)]
         left = np.array([self._left(one) for one in fresh], np.int64)
         return fresh[np.lexsort((left, self._rough(fresh).round(DIGITS)))[:most]]
 
@@ -247,16 +249,42 @@ class _Told:
         if not len(decisions):
             return
         predicted = self._predict(self.problem, decisions)
-        for one, rough, (seconds, digest) in zip(decisions, self._rough(decisions), predicted, strict=True):
+        for one, rough, (seconds, digest, kinds) in zip(decisions, self._rough(decisions), predicted, strict=True):
             self._lowered[one.tobytes()] = digest
             if math.isfinite(seconds) and digest not in self._gone:
                 told = math.log(seconds) - self._default
                 score = round((told + float(rough)) / 2, DIGITS)
-                self._open.setdefault(digest, _Code(score, self._left(one), told, digest, one))
+                code = _Code(score, self._left(one), told, digest, one, self._traits(one, kinds))
+                self._open.setdefault(digest, code)
 
     def fastest(self, most: int) -> list[Decision]:
-        """Those that are predicted to be fastest of what was not given before, one of each code."""
-        return [self._give(code.digest) for code in sorted(self._open.values(), key=lambda code: code[:2])[:most]]
+        """Those that are predicted to be fastest of what was not given before, one of each code; once something was
+        measured, those of which most is expected."""
+        codes = sorted(self._open.values(), key=lambda code: code[:2])
+        if not self._beliefs.empty:
+            scores = np.array([code.score for code in codes])
+            codes = [codes[i] for i in self._beliefs.most_promising([code.traits for code in codes], scores, most)]
+        return [self._give(code.digest) for code in codes[:most]]
+
+    def learn(self, decisions: Sequence[Decision], costs: F64) -> None:
+        """What was measured of decisions that were given; those that do not run say nothing of others."""
+        for one, cost in zip(decisions, costs.tolist()):
+            code = self._given[one.tobytes()]
+            if math.isfinite(cost):
+                self._beliefs.learn(code.traits, code.score, math.log(cost / self.problem.initial_cost))
+
+    def _traits(self, decision: Decision, kinds: Kinds | None = None) -> Traits:
+        """Of a decision, and where it was lowered of its code."""
+        columns = set(knob_columns(self.problem))
+        slots = [(op, head) for op, head in np.argwhere(decision != self.problem.initial).tolist()]
+        asked = [slot for slot in slots if slot[1] not in columns]
+        traits: dict[Hashable, float] = {slot: ASKED / math.sqrt(len(asked)) for slot in asked}
+        traits |= {(head, int(decision[op, head]), "knob"): ASKED for op, head in slots if head in columns}
+        if kinds:
+            ours, theirs = sum(kinds.values()), sum(self._kinds.values()) or 1.0
+            traits |= {kind: KIND * (kinds.get(kind, 0.0) / ours - self._kinds.get(kind, 0.0) / theirs)
+                       for kind in {*kinds, *self._kinds}}  # fmt: skip
+        return traits
 
     def best(self) -> tuple[float, Decision]:
         """The lowest score of codes that are not predicted to be slower, and its decision; of the default's own 0."""
@@ -280,18 +308,25 @@ class _Told:
 
     def _give(self, digest: str) -> Decision:
         self._gone.add(digest)
-        return self._open.pop(digest).decision
+        code = self._open.pop(digest)
+        self._given[code.decision.tobytes()] = code
+        return code.decision
 
 
 def predictions(model: GeneratedCode, *, code: bool = True) -> Predict:
     """Of code that is lowered to; code: false: the same time of all."""
 
+    def predicted(line: Mapping[str, Any]) -> Predicted:
+        if "failure" in line:
+            return math.inf, "", {}
+        kinds = model.time.parts(line["features"]) if code else {}
+        return max(sum(kinds.values()) * 1e-9, INSTANT) if code else 1.0, line["digest"], kinds
+
     def predict(problem: AssignProblem, decisions: Decisions) -> list[Predicted]:
         plans = problem.task.realise(problem.graph, decisions)
-        lines = model.lowered(problem.graph, [request_of(plans, b) for b in range(len(plans))])
-        return [(math.inf, "") if "failure" in line
-                else (max(model.time.of(line["features"]), INSTANT) if code else 1.0, line["digest"])
-                for line in lines]  # fmt: skip
+        return [
+            predicted(line) for line in model.lowered(problem.graph, [request_of(plans, b) for b in range(len(plans))])
+        ]
 
     return predict
 

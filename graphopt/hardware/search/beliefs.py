@@ -1,0 +1,69 @@
+"""`Beliefs`: how far predicted times are off on one program, by what was measured of it, and what to measure next.
+
+The logarithm of measured over predicted time is the sum of what a decision's traits do, and of what is its own. Traits
+are the settings of knobs, the ops about which something is asked, and how much more of its time it spends on each kind
+of instruction than the default does: costs of kinds are off. What a trait does is normally distributed around 0 before
+anything is measured; so is the sum, and afterwards as well (Rasmussen and Williams 2006, Gaussian Processes for Machine
+Learning, 2.1). Measured next is what has the largest expected improvement (Jones et al. 1998). Of several that are
+measured together each is taken to be as fast as expected (Ginsbourger et al. 2010, the Kriging believer).
+
+Shape legend: P decisions, M measured ones, T traits.
+"""
+
+from collections.abc import Hashable, Mapping, Sequence
+
+import numpy as np
+from scipy.stats import norm
+
+from graphopt.core.graph import F64
+
+# standard deviations: of a kind's cost, of what is asked, of a decision's own, of a measurement
+KIND, ASKED, OWN, NOISE = 0.5, 0.1, 0.05, 0.01
+Traits = Mapping[Hashable, float]
+
+
+class Beliefs:
+    """Logarithms of times over the default's, of decisions with traits."""
+
+    def __init__(self) -> None:
+        self._traits, self._off = list[Traits](), list[float]()
+        self.lowest = 0.0  # measured
+
+    @property
+    def empty(self) -> bool:
+        return not self._off
+
+    def learn(self, traits: Traits, predicted: float, measured: float) -> None:
+        """What came of a decision."""
+        self._traits.append(traits)
+        self._off.append(measured - predicted)
+        self.lowest = min(self.lowest, measured)
+
+    def most_promising(self, traits: Sequence[Traits], predicted: F64, most: int) -> list[int]:
+        """Places of at most so many decisions [P], the largest expected improvement first."""
+        known, off = len(self._off), [*self._off]
+        keys = {key: place for place, key in enumerate({key for of in (*self._traits, *traits) for key in of})}
+        vectors = np.zeros((known + len(traits), len(keys)))
+        for row, of in enumerate((*self._traits, *traits)):
+            vectors[row, [keys[key] for key in of]] = [*of.values()]
+        taken, left = list(range(known)), list(range(known, len(vectors)))
+        found = list[int]()
+        while left and len(found) < most:
+            mean, spread = _posterior(vectors[left], vectors[taken], np.array(off), known)
+            mean += predicted[np.array(left) - known]
+            better = (self.lowest - mean) / spread
+            best = int(np.argmax(spread * (norm.pdf(better) + better * norm.cdf(better))))
+            off.append(float(mean[best] - predicted[left[best] - known]))
+            found.append(left[best] - known)
+            taken.append(left.pop(best))
+        return found
+
+
+def _posterior(new: F64, known: F64, off: F64, measured: int) -> tuple[F64, F64]:
+    """(mean, standard deviation) [P] of what new ones [P, T] are off by. known: [M, T], off: [M]; of these, only the
+    first so many are measured, with noise."""
+    noise = np.where(np.arange(len(off)) < measured, NOISE, 1e-4)
+    together, beside = known @ known.T + np.diag(OWN**2 + noise**2), new @ known.T
+    solved = np.linalg.solve(together, np.column_stack([off, beside.T])) if len(off) else np.zeros((0, 1 + len(new)))
+    spread = (new**2).sum(1) + OWN**2 - np.einsum("pm,mp->p", beside, solved[:, 1:])
+    return beside @ solved[:, 0], np.sqrt(np.maximum(spread, 1e-12))
