@@ -11,6 +11,7 @@ Shape legend: P decisions, M measured ones, T traits.
 """
 
 from collections.abc import Hashable, Mapping, Sequence
+from math import sqrt
 
 import numpy as np
 from scipy.stats import norm
@@ -19,7 +20,19 @@ from graphopt.core.graph import F64
 
 # standard deviations: of a kind's cost, of what is asked, of a decision's own, of a measurement
 KIND, ASKED, OWN, NOISE = 0.5, 0.1, 0.05, 0.01
+Kinds = Mapping[str, float]  # kind of instruction -> its part of a predicted time
 Traits = Mapping[Hashable, float]
+
+
+def traits(asked: Sequence[Hashable], knobs: Sequence[Hashable], kinds: Kinds, default: Kinds) -> Traits:
+    """Of a decision: what it asks about single ops, its settings of knobs, and the predicted time of each kind of
+    instruction, of its code and of the default's; no kinds where it was not lowered."""
+    found = dict.fromkeys(asked, ASKED / sqrt(max(1, len(asked)))) | dict.fromkeys(knobs, ASKED)
+    if kinds:
+        ours, theirs = sum(kinds.values()) or 1.0, sum(default.values()) or 1.0
+        found |= {kind: KIND * (kinds.get(kind, 0.0) / ours - default.get(kind, 0.0) / theirs)
+                  for kind in {*kinds, *default}}  # fmt: skip
+    return found
 
 
 class Beliefs:

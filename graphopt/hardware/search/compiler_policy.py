@@ -19,7 +19,7 @@ Shape legend: N ops, H heads, P decisions.
 """
 
 import math
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from itertools import product
 from operator import itemgetter
@@ -34,7 +34,7 @@ from graphopt.core.utils.marks import Between, Few, OwnFolder, Share, Workers
 from graphopt.hardware.costs.calibrated import Calibrated
 from graphopt.hardware.costs.inductor import GeneratedCode
 from graphopt.hardware.requests import request_of
-from graphopt.hardware.search.beliefs import ASKED, KIND, Beliefs, Traits
+from graphopt.hardware.search.beliefs import Beliefs, Kinds, Traits, traits
 from graphopt.problems.assignment import AssignProblem
 from graphopt.problems.optimizer import Optimizer
 from graphopt.search.fusion.compiler_search import (
@@ -59,7 +59,6 @@ DIGITS = 6  # of predicted logarithms: what is equal
 INSTANT = 1e-12  # seconds, at least: without loops of its own a program is predicted to take none
 UNMOVED = 1e-9  # of logarithms of simulated times: a setting that the simulator does not know
 Many = Annotated[int, Between(1, 5000)]
-Kinds = Mapping[str, float]  # kind of instruction -> its part of a predicted time
 Predicted = tuple[float, str, Kinds]  # seconds, inf where it cannot be lowered; digest of the code
 Predict = Callable[[AssignProblem, Decisions], Sequence[Predicted]]
 """Of decisions [P, N, H] about a problem's graph."""
@@ -235,8 +234,8 @@ class _Told:
         is expected."""
         fresh = decisions[[one.tobytes() not in self._lowered for one in decisions]]
         if not self._beliefs.empty:
-            traits = [self._traits(one) for one in fresh]
-            return fresh[self._beliefs.most_promising(traits, self._rough(fresh), most)]
+            every = [self._traits(one) for one in fresh]
+            return fresh[self._beliefs.most_promising(every, self._rough(fresh), most)]
         left = np.array([self._left(one) for one in fresh], np.int64)
         return fresh[np.lexsort((left, self._rough(fresh).round(DIGITS)))[:most]]
 
@@ -278,13 +277,8 @@ class _Told:
         columns = set(knob_columns(self.problem))
         slots = [(op, head) for op, head in np.argwhere(decision != self.problem.initial).tolist()]
         asked = [slot for slot in slots if slot[1] not in columns]
-        traits: dict[Hashable, float] = {slot: ASKED / math.sqrt(len(asked)) for slot in asked}
-        traits |= {(head, int(decision[op, head]), "knob"): ASKED for op, head in slots if head in columns}
-        if kinds:
-            ours, theirs = sum(kinds.values()), sum(self._kinds.values()) or 1.0
-            traits |= {kind: KIND * (kinds.get(kind, 0.0) / ours - self._kinds.get(kind, 0.0) / theirs)
-                       for kind in {*kinds, *self._kinds}}  # fmt: skip
-        return traits
+        knobs = [(head, int(decision[op, head]), "knob") for op, head in slots if head in columns]
+        return traits(asked, knobs, kinds or {}, self._kinds)
 
     def best(self) -> tuple[float, Decision]:
         """The lowest score of codes that are not predicted to be slower, and its decision; of the default's own 0."""
