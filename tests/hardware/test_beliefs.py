@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from graphopt.hardware.search.beliefs import ASKED, NOISE, OWN, Beliefs, _posterior, traits
+from graphopt.hardware.search.beliefs import KNOB, NOISE, OWN, Beliefs, _posterior, traits
 
 
 def test_the_posterior_is_that_of_a_linear_regression() -> None:
@@ -16,15 +16,15 @@ def test_the_posterior_is_that_of_a_linear_regression() -> None:
 
 
 def test_before_anything_is_measured_alike_decisions_come_as_predicted() -> None:
-    order = Beliefs().most_promising([{i: ASKED} for i in range(4)], np.array([0.1, -0.2, 0.0, -0.1]), 3)
+    order = Beliefs().most_promising([{i: KNOB} for i in range(4)], np.array([0.1, -0.2, 0.0, -0.1]), 3)
     assert order == [1, 3, 2]
 
 
 def test_what_helped_more_than_predicted_is_tried_with_others() -> None:
     beliefs = Beliefs()
-    beliefs.learn({"fast": ASKED}, 0.0, -0.3)
-    beliefs.learn({"slow": ASKED}, -0.2, 0.1)
-    left = [{"slow": ASKED, "other": ASKED}, {"other": ASKED}, {"fast": ASKED, "other": ASKED}]
+    beliefs.learn({"fast": KNOB}, 0.0, -0.3)
+    beliefs.learn({"slow": KNOB}, -0.2, 0.1)
+    left = [{"slow": KNOB, "other": KNOB}, {"other": KNOB}, {"fast": KNOB, "other": KNOB}]
     assert beliefs.lowest == -0.3
     assert beliefs.most_promising(left, np.array([-0.2, 0.0, 0.0]), 1) == [2]
 
@@ -40,5 +40,5 @@ def test_code_that_spends_more_on_what_is_dear_comes_later() -> None:
 
 def test_several_that_are_measured_together_are_not_one_idea() -> None:
     """Of two settings with an equal prediction and their union, each is measured once the other is believed."""
-    left = [{"a": ASKED}, {"a": ASKED, "more": 1e-6}, {"b": ASKED}]
+    left = [{"a": KNOB}, {"a": KNOB, "more": 1e-6}, {"b": KNOB}]
     assert Beliefs().most_promising(left, np.array([0.05, 0.05, 0.0501]), 2)[1] == 2

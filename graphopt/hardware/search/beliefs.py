@@ -18,8 +18,8 @@ from scipy.stats import norm
 
 from graphopt.core.graph import F64
 
-# standard deviations: of a kind's cost, of what is asked, of a decision's own, of a measurement
-KIND, ASKED, OWN, NOISE = 0.5, 0.1, 0.05, 0.01
+# standard deviations: of a kind's cost, of a knob, of what is asked about ops, of a decision's own, of a measurement
+KIND, KNOB, ASKED, OWN, NOISE = 1.0, 0.3, 0.2, 0.1, 0.01
 Kinds = Mapping[str, float]  # kind of instruction -> its part of a predicted time
 Traits = Mapping[Hashable, float]
 
@@ -27,7 +27,7 @@ Traits = Mapping[Hashable, float]
 def traits(asked: Sequence[Hashable], knobs: Sequence[Hashable], kinds: Kinds, default: Kinds) -> Traits:
     """Of a decision: what it asks about single ops, its settings of knobs, and the predicted time of each kind of
     instruction, of its code and of the default's; no kinds where it was not lowered."""
-    found = dict.fromkeys(asked, ASKED / sqrt(max(1, len(asked)))) | dict.fromkeys(knobs, ASKED)
+    found = dict.fromkeys(asked, ASKED / sqrt(max(1, len(asked)))) | dict.fromkeys(knobs, KNOB)
     if kinds:
         ours, theirs = sum(kinds.values()) or 1.0, sum(default.values()) or 1.0
         found |= {kind: KIND * (kinds.get(kind, 0.0) / ours - default.get(kind, 0.0) / theirs)
@@ -41,10 +41,6 @@ class Beliefs:
     def __init__(self) -> None:
         self._traits, self._off = list[Traits](), list[float]()
         self.lowest = 0.0  # measured
-
-    @property
-    def empty(self) -> bool:
-        return not self._off
 
     def learn(self, traits: Traits, predicted: float, measured: float) -> None:
         """What came of a decision."""

@@ -130,20 +130,20 @@ class CompilerPolicy(Optimizer):
         climb.take_back()
 
     def _rounds(self, climb: Climb, told: "_Told", predicted: Decision) -> None:
-        problem, together = told.problem, [predicted]
+        problem, tried = told.problem, told.as_they_come([predicted], 1)
         while problem.open:
+            base, before = climb.decision, climb.score
+            costs = climb.measure(np.stack(tried)) if tried else np.zeros(0)
+            told.learn(tried, costs)
+            helped = [one for one, cost in sorted(zip(tried, costs.tolist()), key=itemgetter(1))
+                      if cost < before * (1.0 - self.margin)]  # fmt: skip
             found = _distinct(problem, candidates(problem, climb, told.simulated), self.considered)
-            told.lower(told.promising(found, self.pool))
-            tried = told.as_they_come(together, 1)
-            tried += told.fastest(max(0, self.each - len(tried)))
+            told.lower(told.expected(found, self.pool))
+            tried = told.as_they_come(_together(base, helped), 1)
+            tried += told.most_expected(self.each - len(tried))
             tried += told.as_they_come(found, self.each - len(tried))
             if not tried:
                 return
-            base, before = climb.decision, climb.score
-            costs = climb.measure(np.stack(tried))
-            told.learn(tried, costs)
-            together = _together(base, [one for one, cost in sorted(zip(tried, costs.tolist()), key=itemgetter(1))
-                                             if cost < before * (1.0 - self.margin)])  # fmt: skip
 
     def _unmeasured(self, climb: Climb, told: "_Told") -> tuple[float, Decision]:
         """The lowest score around the default, then around what is faster than it, and its decision."""
@@ -230,14 +230,18 @@ class _Told:
         return rough
 
     def promising(self, decisions: Decisions, most: int) -> Decisions:
-        """Of those that were not lowered before, the fastest on paper; once something was measured, those of which most
-        is expected."""
-        fresh = decisions[[one.tobytes() not in self._lowered for one in decisions]]
-        if not self._beliefs.empty:
-            every = [self._traits(one) for one in fresh]
-            return fresh[self._beliefs.most_promising(every, self._rough(fresh), most)]
+        """Of those that were not lowered before, the fastest on paper."""
+        fresh = self._fresh(decisions)
         left = np.array([self._left(one) for one in fresh], np.int64)
         return fresh[np.lexsort((left, self._rough(fresh).round(DIGITS)))[:most]]
+
+    def expected(self, decisions: Decisions, most: int) -> Decisions:
+        """Of those that were not lowered before, those of which the most is expected on paper."""
+        fresh = self._fresh(decisions)
+        return fresh[self._beliefs.most_promising([self._traits(one) for one in fresh], self._rough(fresh), most)]
+
+    def _fresh(self, decisions: Decisions) -> Decisions:
+        return decisions[[one.tobytes() not in self._lowered for one in decisions]]
 
     def _left(self, decision: Decision) -> int:
         """Knobs of compiling source that it leaves alone."""
@@ -256,14 +260,12 @@ class _Told:
                 code = _Code(score, self._left(one), told, digest, one, self._traits(one, kinds))
                 self._open.setdefault(digest, code)
 
-    def fastest(self, most: int) -> list[Decision]:
-        """Those that are predicted to be fastest of what was not given before, one of each code; once something was
-        measured, those of which most is expected."""
+    def most_expected(self, most: int) -> list[Decision]:
+        """Those of which the most is expected of what was lowered and not given before, one of each code."""
         codes = sorted(self._open.values(), key=lambda code: code[:2])
-        if not self._beliefs.empty:
-            scores = np.array([code.score for code in codes])
-            codes = [codes[i] for i in self._beliefs.most_promising([code.traits for code in codes], scores, most)]
-        return [self._give(code.digest) for code in codes[:most]]
+        scores = np.array([code.score for code in codes])
+        places = self._beliefs.most_promising([code.traits for code in codes], scores, most)
+        return [self._give(codes[place].digest) for place in places]
 
     def learn(self, decisions: Sequence[Decision], costs: F64) -> None:
         """What was measured of decisions that were given; those that do not run say nothing of others."""
