@@ -4,8 +4,8 @@
 times over the default's. Plans near the default ask for little, or for knobs alone. Graphs count whose times have at
 least 3 % between their quartiles. 95 % intervals are over graphs. again: the same of a second measurement as noisy.
 Then the plan of each graph with the least predicted time is taken where a gain is predicted that reaches a gate.
-Then plans are measured four at a time, until nine tenths of the best logarithmic gain are there: in the order of
-predicted times, and by `Beliefs`, which learn from what was measured.
+Then plans are measured until nine tenths of the best logarithmic gain are there: in the order of predicted times, and
+as `Beliefs` want them, four at a time after the first, since these learn from what was measured.
 `--second TEXT` compares with the times of the same codes in another environment of the table, which another process
 measured.
 """
@@ -67,20 +67,20 @@ def reached(graph: MeasuredGraph, time: CodeTime) -> tuple[int, int] | None:
     predicted = np.log([sum(of.values()) / sum(default.values()) for of in kinds])
     traits = [traits_of(plan.request, of, default) for plan, of in zip(plans, kinds)]
     known, beliefs, left = np.argsort(predicted, kind="stable"), Beliefs(), [*range(len(plans))]
-    learned = list[int]()
-    while left:
-        taken = [left[i] for i in beliefs.most_promising([traits[i] for i in left], predicted[left], TOGETHER)]
+    learned, taken = list[int](), [int(known[0])]
+    while taken:
         for i in taken:
             beliefs.learn(traits[i], predicted[i], measured[i])
             left.remove(i)
         learned += taken
+        taken = [left[i] for i in beliefs.most_promising([traits[i] for i in left], predicted[left], TOGETHER)]
     first, second = (1 + int(np.argmax(measured[order] <= MOST * measured.min())) for order in (known, learned))
     return first, second
 
 
 def traits_of(request: CompilerRequest, kinds: Mapping[str, float], default: Mapping[str, float]) -> Traits:
     """As of `compiler_policy`."""
-    asked = [(op, word) for op, word in request.requests.items()]
+    asked = [*request.requests]
     knobs = [(name, choice) for name, choice in request.knobs.items() if choice]
     return traits(asked, knobs, kinds, default)
 

@@ -19,7 +19,7 @@ from scipy.stats import norm
 from graphopt.core.graph import F64
 
 # standard deviations: of a kind's cost, of a knob, of what is asked about ops, of a decision's own, of a measurement
-KIND, KNOB, ASKED, OWN, NOISE = 1.0, 0.3, 0.2, 0.1, 0.01
+KIND, KNOB, ASKED, OWN, NOISE = 1.0, 0.2, 0.1, 0.1, 0.01
 Kinds = Mapping[str, float]  # kind of instruction -> its part of a predicted time
 Traits = Mapping[Hashable, float]
 
