@@ -12,7 +12,7 @@ from graphopt.core.graph_builder import GraphBuilder
 from graphopt.core.machine import Device, Machine
 from graphopt.core.plan import Decisions, Plans
 from graphopt.hardware.requests import CompilerRequest, request_of
-from graphopt.hardware.search.compiler_policy import CompilerPolicy, Predicted
+from graphopt.hardware.search.compiler_policy import CompilerPolicy, Predicted, candidates
 from graphopt.problems.assignment import AssignProblem
 from graphopt.problems.cost_model import CostModel, Prices
 from graphopt.problems.optimizer import solve
@@ -188,14 +188,14 @@ BRINGS = {("mul2", 0): -20.0, ("decompose_tanh", 1): -10.0, ("rsqrt1", 0): -5.0,
 
 
 def by_policy(brings: dict[tuple[str, int], float], *, evals: int, each: int = 6, fails: str = "", pool: int = 40,
-           simulated: dict[tuple[str, int], float] | None = None,
+           untold: int = 0, simulated: dict[tuple[str, int], float] | None = None,
            truth: dict[tuple[str, int], float] = BRINGS) -> AssignProblem:  # fmt: skip
     """brings: as predicted; simulated: as simulated, the same if None; truth: as measured. What stores `fails` cannot
     be lowered."""
     cost, graph = Table(truth), rows_and_scale()
     told, sketched = Table(brings), Table(brings if simulated is None else simulated)
     task = fusion(ONE, numerics="close")
-    algo = CompilerPolicy(name="p", considered=300, pool=pool, each=each, sure=0.04, margin=0.001,
+    algo = CompilerPolicy(name="p", considered=300, pool=pool, each=each, untold=untold, sure=0.04, margin=0.001,
                           preset=PRESET, code=True, table=None, builders=1)  # fmt: skip
 
     def predict(problem: AssignProblem, decisions: Decisions) -> list[Predicted]:
@@ -256,10 +256,24 @@ def test_a_knob_that_the_simulator_does_not_know_counts_as_predicted() -> None:
     assert problem.best_cost == 65.0
 
 
+def test_a_setting_that_predictions_speak_against_is_tried_among_those_that_come_as_they_are() -> None:
+    against, truth = (BRINGS | {("contract", 1): brings} for brings in (30.0, -30.0))
+    told, blind = (by_policy(against, evals=8, each=4, untold=untold, truth=truth) for untold in (0, 1))
+    assert blind.best_cost <= 40.0 < 65.0 <= told.best_cost
+
+
 def test_what_predictions_do_not_know_is_tried_once_what_they_praise_was_measured() -> None:
     """Nothing is known of `contract`, which brings most; what is predicted to help does not."""
     told, truth = {("mul2", 0): -20.0, ("rsqrt1", 0): -10.0}, {("contract", 1): -30.0}
     assert by_policy(told, evals=24, each=4, truth=truth).best_cost == 70.0
+
+
+def test_knobs_of_compiling_come_first_and_by_turns() -> None:
+    problem = by_policy(BRINGS, evals=1)
+    names = [head.name for head in problem.task.heads]
+    for come, name in enumerate(("simdlen", "contract", "reads_threshold")):
+        made = candidates(problem, Climb(problem, 4, 0.001), lambda decisions: np.ones(len(decisions)), come)
+        assert names[int(np.flatnonzero((made[0] != problem.initial).any(0))[0])] == name
 
 
 def test_what_cannot_be_lowered_is_not_measured_and_nothing_is_measured_twice() -> None:

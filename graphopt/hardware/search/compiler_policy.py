@@ -5,10 +5,12 @@ What is worth asking of the compiler is looked for on paper. Changes of the best
 these are lowered, and of what was lowered the predicted fastest codes are measured, a few at a time. Then the same
 around the best, and what several changes that helped bring together. Predictions may be wrong. What is measured says
 how far they are off on this program (`beliefs`); from then on those decisions come first of which the largest
-improvement is expected. Simulated times are those of `cost=calibrated` (milliseconds each), predicted ones those of
-`cost=generated_code` (a second each). A setting that leaves the simulator unmoved counts there as what is predicted of
-it alone. The order is by the mean of both, as logarithms; of equals, those come first that set more knobs of how source
-is compiled.
+improvement is expected. Beliefs may be wrong as well. So a few evaluations of every round, and half of them after a
+round that brought nothing, are of what comes first. These are knobs one by one, of which predictions know those least
+that are of how source is compiled. Simulated times are those of `cost=calibrated` (milliseconds each), predicted ones
+those of `cost=generated_code` (a second each). A setting that leaves the simulator unmoved counts there as what is
+predicted of it alone. The order is by the mean of both, as logarithms; of equals, those come first that set more knobs
+of how source is compiled.
 
 With a budget of 0 nothing is measured, and the answer is the code that comes first in that order. Code that is
 predicted to be slower than the default is none. Unless the gain by both is large enough to be likely, the default
@@ -55,10 +57,12 @@ HOPS = 3  # around ops that look alike
 
 
 UNMEASURED = 2  # rounds without a price
+UNTOLD = 2  # after a round that brought nothing one in so many is measured in the order of candidates
 DIGITS = 6  # of predicted logarithms: what is equal
 INSTANT = 1e-12  # seconds, at least: without loops of its own a program is predicted to take none
 UNMOVED = 1e-9  # of logarithms of simulated times: a setting that the simulator does not know
 Many = Annotated[int, Between(1, 5000)]
+Blind = Annotated[int, Between(0, 64)]
 Predicted = tuple[float, str, Kinds]  # seconds, inf where it cannot be lowered; digest of the code
 Predict = Callable[[AssignProblem, Decisions], Sequence[Predicted]]
 """Of decisions [P, N, H] about a problem's graph."""
@@ -66,11 +70,13 @@ Simulate = Callable[[AssignProblem, Decisions], F64]
 """Seconds [P] of the same."""
 
 
-def candidates(problem: AssignProblem, climb: Climb, simulated: Callable[[Decisions], F64]) -> list[Decision]:
-    """Changes of the best decision: single knobs, those of how source is compiled first; rules, classes of alike ops,
-    and sets of ops whose flips are simulated to help most; rules and sets with each knob; settings of all knobs; single
-    flips."""
+def candidates(problem: AssignProblem, climb: Climb, simulated: Callable[[Decisions], F64],
+               come: int = 0) -> list[Decision]:  # fmt: skip
+    """Changes of the best decision: single knobs, those of how source is compiled first, after the `come` ones that
+    came before; rules, classes of alike ops, and sets of ops whose flips are simulated to help most; rules and sets
+    with each knob; settings of all knobs; single flips."""
     knobs = sorted(single_knobs(problem), key=lambda part: problem.task.heads[part[0][1]].name not in COMPILES)
+    knobs = [*knobs[come % len(knobs) :], *knobs[: come % len(knobs)]] if knobs else []
     wholes: list[Changes] = [climb.fusion(rule.ops, rule.choice) for rule in rules(problem.graph, climb.free)]
     flips = [climb.flip(np.array([op])) for op in np.flatnonzero(climb.free)]
     wholes += _helpful(climb, flips, simulated)
@@ -101,18 +107,19 @@ def _settings(problem: AssignProblem) -> Iterator[Changes]:
 
 class CompilerPolicy(Optimizer):
     """considered: decisions that are simulated in a round. pool: of these, those that are lowered. each: evaluations of
-    a round. sure: with a budget of 0, the relative gain that must be predicted for the default to be left. margin: as
-    of `compiler_search`. preset: as of `cost=calibrated`. code: false: all code takes the same time, so that the
-    simulator alone decides. table, builders: as of `cost=generated_code`."""
+    a round; untold: of these, how many are of what comes first, whatever is expected of it. sure: with a budget of 0,
+    the relative gain that must be predicted for the default to be left. margin: as of `compiler_search`. preset: as of
+    `cost=calibrated`. code: false: all code takes the same time, so that the simulator alone decides. table, builders:
+    as of `cost=generated_code`."""
 
     needs_roles = frozenset({Role.FUSION})
     needs = frozenset({"compiled_program"})
 
-    def __init__(self, *, name: str, considered: Many, pool: Many, each: Few, sure: Share,
+    def __init__(self, *, name: str, considered: Many, pool: Many, each: Few, untold: Blind, sure: Share,
                  margin: Share, preset: str | None, code: bool, table: OwnFolder,
                  builders: Workers) -> None:  # fmt: skip
         self.name, self.considered, self.pool, self.margin = name, considered, pool, margin
-        self.each, self.sure = each, sure
+        self.each, self.untold, self.sure = each, untold, sure
         predicting = GeneratedCode(
             name=name, preset=preset, table=table, environment=None, builders=builders, build_seconds=120
         )
@@ -130,18 +137,20 @@ class CompilerPolicy(Optimizer):
         climb.take_back()
 
     def _rounds(self, climb: Climb, told: "_Told", predicted: Decision) -> None:
-        problem, tried = told.problem, told.as_they_come([predicted], 1)
+        problem, tried, came = told.problem, told.as_they_come([predicted], 1), 0
         while problem.open:
             base, before = climb.decision, climb.score
             costs = climb.measure(np.stack(tried)) if tried else np.zeros(0)
             told.learn(tried, costs)
             helped = [one for one, cost in sorted(zip(tried, costs.tolist()), key=itemgetter(1))
                       if cost < before * (1.0 - self.margin)]  # fmt: skip
-            found = _distinct(problem, candidates(problem, climb, told.simulated), self.considered)
+            found = _distinct(problem, candidates(problem, climb, told.simulated, came), self.considered)
             told.lower(told.expected(found, self.pool))
             tried = told.as_they_come(_together(base, helped), 1)
-            tried += told.most_expected(self.each - len(tried))
+            blind = min(self.each, self.untold if helped else max(self.untold, self.each // UNTOLD))
+            tried += told.most_expected(max(0, self.each - blind - len(tried)))
             tried += told.as_they_come(found, self.each - len(tried))
+            came += blind
             if not tried:
                 return
 

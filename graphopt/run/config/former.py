@@ -108,7 +108,7 @@ ANY = object()  # whatever the value is
 REMOVED: dict[str, dict[str, Any]] = {
     "graphopt.hardware.costs.inductor.Inductor": {"filter": None},
     "graphopt.hardware.costs.inductor.GeneratedCode": {"weights": ANY},  # costs that were fitted to plans
-    "graphopt.hardware.search.compiler_policy.CompilerPolicy": {"weights": ANY, "untold": ANY},
+    "graphopt.hardware.search.compiler_policy.CompilerPolicy": {"weights": ANY},
     "graphopt.contests.tiling.tiling_contest.TilingProblems": {"drawn": ANY},  # graphs to train on
     "graphopt.search.walks.local.Annealing": {"deltas": False},
     "graphopt.search.walks.local.LocalSearch": {"deltas": False},
