@@ -1,11 +1,12 @@
 """`Beliefs`: how far predicted times are off on one program, by what was measured of it, and what to measure next.
 
 The logarithm of measured over predicted time is the sum of what a decision's traits do, and of what is its own. Traits
-are the settings of knobs, the ops about which something is asked, and how much more of its time it spends on each kind
-of instruction than the default does: costs of kinds are off. What a trait does is normally distributed around 0 before
-anything is measured; so is the sum, and afterwards as well (Rasmussen and Williams 2006, Gaussian Processes for Machine
-Learning, 2.1). Measured next is what has the largest expected improvement (Jones et al. 1998). Of several that are
-measured together each is taken to be as fast as expected (Ginsbourger et al. 2010, the Kriging believer).
+are settings of knobs and the ops about which something is asked. As costs of kinds of instruction are off, traits are
+also how much more of its time a decision spends on a kind than the default does. What a trait does is normally
+distributed around 0 before anything is measured; so is the sum, and afterwards as well (Rasmussen and Williams 2006,
+Gaussian Processes for Machine Learning, 2.1). Measured next is what has the largest expected improvement (Jones et al.
+1998). Of several that are measured together each is taken to be as fast as expected (Ginsbourger et al. 2010, the
+Kriging believer).
 
 Shape legend: P decisions, M measured ones, T traits.
 """
