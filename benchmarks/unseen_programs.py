@@ -3,7 +3,7 @@
 `python run.py experiment=hardware_fusion dataset.source=benchmarks/unseen_programs.py dataset.graphs=compiled`
 
 Every one is written after its paper's formula, and takes some milliseconds a run on one core. Those in `LATER`, then
-those in `LAST` and in `BLIND`, were added after looks at the others (results/hardware_unseen).
+those in `LAST`, in `BLIND` and in `UNTRIED` were added after looks at the others (results/hardware_unseen).
 """
 
 import math
@@ -1220,6 +1220,448 @@ def spectral_envelopes() -> Program:
     return features, [random(4, 32769), torch.cos(turn), torch.sin(turn), torch.rand(129, 40)]
 
 
+# ---- added once the policy learned on a program, and run once: see `UNTRIED`
+
+
+@program
+def came() -> Program:
+    """Luo et al. 2023: rows and columns of second moments, and how far a step may be trusted."""
+
+    def update(t: Tensor, p: Tensor, g: Tensor, m: Tensor, v: Tensor, r: Tensor) -> tuple[Tensor, ...]:
+        def factored(kept: Tensor, value: Tensor, decay: float) -> tuple[Tensor, Tensor]:
+            kept = decay * kept + (1 - decay) * (value.square() + 1e-30)
+            rows, columns = kept.mean(-1, keepdim=True), kept.mean(0, keepdim=True)
+            return kept, rows / rows.mean().clamp_min(1e-12) * columns
+
+        v, scale = factored(v, g, 0.999)
+        step = g * (scale + 1e-12).rsqrt()
+        step = step / (step.square().mean().sqrt()).clamp_min(1)
+        m = 0.9 * m + 0.1 * step
+        r, doubt = factored(r, step - m, 0.9999)
+        return p * (1 - 1e-5) - 1e-3 * m * (doubt + 1e-12).rsqrt(), m, v, r
+
+    return in_place(update, 3)
+
+
+@program
+def covers() -> Program:
+    """SM3 (Anil et al. 2019): the least of what an entry's row and column have seen."""
+
+    def update(t: Tensor, p: Tensor, g: Tensor, m: Tensor, v: Tensor) -> tuple[Tensor, ...]:
+        seen = torch.minimum(v.amax(-1, keepdim=True), v.amax(0, keepdim=True)) + g * g
+        m = 0.9 * m + 0.1 * g / (seen.sqrt() + 1e-12)
+        return p - 1e-2 * m, m, seen
+
+    return in_place(update, 2)
+
+
+@program
+def lookahead() -> Program:
+    """Zhang et al. 2019 around Nadam: every sixth step the slow weights move, and the fast ones return to them."""
+
+    def update(t: Tensor, p: Tensor, g: Tensor, m: Tensor, v: Tensor, slow: Tensor) -> tuple[Tensor, ...]:
+        m, v = 0.9 * m + 0.1 * g, 0.999 * v + 0.001 * g * g
+        ahead = (0.9 * m + 0.1 * g) / (1 - 0.9 ** (t + 1))
+        p = p - 1e-3 * ahead / ((v / (1 - 0.999**t)).sqrt() + 1e-8)
+        now = torch.remainder(t, 6) < 0.5
+        slow = torch.where(now, slow + 0.5 * (p - slow), slow)
+        return torch.where(now, slow, p), m, v, slow
+
+    return in_place(update, 3)
+
+
+@program
+def adaptive_clip() -> Program:
+    """Gradients clipped by the norms of the units that they move (Brock et al. 2021), momentum, weights averaged."""
+
+    def update(t: Tensor, p: Tensor, g: Tensor, m: Tensor, mean: Tensor) -> tuple[Tensor, ...]:
+        axes = tuple(range(1, p.dim())) or (0,)
+        most = 0.01 * p.square().sum(axes, keepdim=True).sqrt().clamp_min(1e-3)
+        size = g.square().sum(axes, keepdim=True).sqrt()
+        g = torch.where(size > most, g * (most / size.clamp_min(1e-6)), g)
+        m = 0.9 * m + g
+        p = p - 0.1 * (g + 0.9 * m)
+        keep = torch.minimum((1 + t) / (10 + t), torch.tensor(0.9999))
+        return p, m, keep * mean + (1 - keep) * p
+
+    return in_place(update, 2)
+
+
+@program
+def hardest() -> Program:
+    """Triplets of the farthest of a class and the nearest of another (Hermans et al. 2017), with a soft margin."""
+
+    def loss(x: Tensor, label: Tensor) -> Tensor:
+        x = F.normalize(x)
+        apart = (2 - 2 * x @ x.T).clamp_min(1e-9).sqrt()
+        same = label[:, None] == label[None]
+        far = torch.where(same, apart, 0).amax(1)
+        near = torch.where(same, 9.0, apart).amin(1)
+        return F.softplus(far - near).mean() + 1e-2 * torch.where(same, 0, (0.5 - apart).clamp_min(0)).square().mean()
+
+    return loss, [random(768, 96, learned=True), torch.randint(32, (768,))]
+
+
+@program
+def discrepancy() -> Program:
+    """Maximum mean discrepancy of two samples under five kernels (Gretton et al. 2012)."""
+
+    def loss(a: Tensor, b: Tensor) -> Tensor:
+        both = torch.cat([a, b])
+        size = both.square().sum(1)
+        apart = (size[:, None] + size[None] - 2 * both @ both.T).clamp_min(0)
+        width = apart.detach().mean()
+        kernel = torch.zeros_like(apart)
+        for scale in (0.25, 0.5, 1.0, 2.0, 4.0):
+            kernel = kernel + torch.exp(-apart / (scale * width))
+        n = a.shape[0]
+        return kernel[:n, :n].mean() + kernel[n:, n:].mean() - 2 * kernel[:n, n:].mean()
+
+    return loss, [random(320, 32, learned=True), random(320, 32, learned=True)]
+
+
+@program
+def chain_field() -> Program:
+    """Likelihood of label sequences under a conditional random field, ten steps (Lafferty et al. 2001)."""
+
+    def loss(score: Tensor, step: Tensor, label: Tensor, mask: Tensor) -> Tensor:
+        state = score[:, 0]
+        own = score[:, 0].gather(1, label[:, :1])[:, 0]
+        for i in range(1, 10):
+            ahead = torch.logsumexp(state[:, :, None] + step[None], 1) + score[:, i]
+            state = torch.where(mask[:, i, None], ahead, state)
+            move = step[label[:, i - 1], label[:, i]] + score[:, i].gather(1, label[:, i : i + 1])[:, 0]
+            own = own + torch.where(mask[:, i], move, 0)
+        return (torch.logsumexp(state, 1) - own).mean()
+
+    return loss, [random(128, 10, 24, learned=True), random(24, 24, learned=True), torch.randint(24, (128, 10)),
+                  torch.arange(10)[None] < torch.randint(4, 11, (128, 1))]  # fmt: skip
+
+
+@program
+def centred() -> Program:
+    """A student's views against a teacher's, centred and sharpened (Caron et al. 2021), with the next centre."""
+
+    def loss(student: Tensor, teacher: Tensor, centre: Tensor) -> tuple[Tensor, Tensor]:
+        target = torch.softmax((teacher - centre) / 0.04, 2)
+        found = torch.log_softmax(student / 0.1, 2)
+        total = torch.zeros(())
+        for i in range(2):
+            for j in range(4):
+                if i != j:
+                    total = total - (target[i] * found[j]).sum(1).mean()
+        return total / 7, 0.9 * centre + 0.1 * teacher.mean((0, 1))
+
+    return loss, [random(4, 96, 2048, learned=True), random(2, 96, 2048), random(2048)]
+
+
+@program
+def drawn_codes() -> Program:
+    """Codes drawn by Gumbel noise (Jang et al. 2017), straight through, with what they cost in bits."""
+
+    def loss(x: Tensor, noise: Tensor, codes: Tensor, target: Tensor) -> Tensor:
+        soft = torch.softmax((x - (-(noise + 1e-9).log() + 1e-9).log()) / 0.7, 2)
+        hard = F.one_hot(soft.argmax(2), x.shape[2]).float()
+        found = (hard - soft.detach() + soft) @ codes
+        log = torch.log_softmax(x, 2)
+        bits = (log.exp() * (log + math.log(x.shape[2]))).sum(2)
+        return F.smooth_l1_loss(found, target) + 1e-2 * bits.clamp_min(0.1).mean()
+
+    return loss, [random(32, 64, 128, learned=True), torch.rand(32, 64, 128), random(128, 24, learned=True),
+                  random(32, 64, 24)]  # fmt: skip
+
+
+@program
+def many_labels() -> Program:
+    """Asymmetric loss of many labels (Ridnik et al. 2021), with labels smoothed by how often they occur."""
+
+    def loss(x: Tensor, y: Tensor) -> Tensor:
+        often = y.mean(0, keepdim=True)
+        yes = torch.sigmoid(x)
+        no = (1 - yes + 0.05).clamp_max(1)
+        target = y * (1 - 0.1 * often) + (1 - y) * 0.1 * often
+        log = target * yes.clamp_min(1e-8).log() + (1 - target) * no.clamp_min(1e-8).log()
+        sure = yes * y + no * (1 - y)
+        with_weight = log * (1 - sure).clamp_min(0).pow(1 * y + 4 * (1 - y))
+        return -with_weight.sum(1).mean()
+
+    return loss, [random(512, 640, learned=True), (torch.rand(512, 640) < 0.04).float()]
+
+
+@program
+def failures() -> Program:
+    """Times until failure by Weibull's law, censored, with a mixture of three causes."""
+
+    def loss(raw: Tensor, time: Tensor, seen: Tensor) -> Tensor:
+        shape, scale, share = F.softplus(raw[..., 0]) + 0.1, F.softplus(raw[..., 1]) + 0.1, raw[..., 2]
+        ratio = time[:, None] / scale
+        log = (ratio + 1e-6).log()
+        alive = -torch.exp(shape * log)
+        density = shape.log() - scale.log() + (shape - 1) * log + alive
+        term = torch.where(seen[:, None] > 0.5, density, alive) + torch.log_softmax(share, 1)
+        mean = (torch.softmax(share, 1) * scale * torch.exp(torch.lgamma(1 + 1 / shape))).sum(1)
+        return -torch.logsumexp(term, 1).mean() + 1e-3 * (mean - time).abs().mean()
+
+    return loss, [random(16384, 3, 3, learned=True), torch.rand(16384) * 3, (torch.rand(16384) < 0.6).float()]
+
+
+@program
+def classes_apart() -> Program:
+    """Supervised contrast of two views (Khosla et al. 2020), with weights of rare classes."""
+
+    def loss(x: Tensor, label: Tensor) -> Tensor:
+        x = x / x.norm(dim=1, keepdim=True).clamp_min(1e-6)
+        like = x @ x.T / 0.1
+        like = like - like.detach().amax(1, keepdim=True)
+        other = 1 - torch.eye(x.shape[0])
+        same = (label[:, None] == label[None]).float() * other
+        log = like - (like.exp() * other).sum(1, keepdim=True).log()
+        each = (same * log).sum(1) / same.sum(1).clamp_min(1)
+        return -(each / (1 + same.sum(1)).sqrt()).mean()
+
+    return loss, [random(768, 64, learned=True), torch.randint(48, (768,))]
+
+
+@program
+def squared_attention() -> Program:
+    """A gated attention unit (Hua et al. 2022): squared rectified scores, one head, gates around it."""
+
+    def layer(x: Tensor, w: Tensor, out: Tensor, gain: Tensor, bias: Tensor, near: Tensor) -> Tensor:
+        y = F.layer_norm(x, x.shape[-1:])
+        u, v, z = F.silu(y @ w).split([256, 256, 64], 2)
+        q, k = z * gain[0] + bias[0], z * gain[1] + bias[1]
+        score = F.relu(q @ k.transpose(1, 2) / 128 + near).square()
+        score = score * torch.tril(torch.ones(128, 128))
+        return x + (u * (score @ v)) @ out
+
+    return layer, [random(8, 128, 128), random(128, 576, learned=True), random(256, 128, learned=True),
+                   random(2, 64, learned=True), random(2, 64, learned=True),
+                   random(128, 128, learned=True)]  # fmt: skip
+
+
+@program
+def retention() -> Program:
+    """Retention in a chunk with the state of the one before (Sun et al. 2023), normalised by groups and gated."""
+
+    def layer(q: Tensor, k: Tensor, v: Tensor, gate: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
+        decay = 1 - torch.exp2(-5 - torch.arange(q.shape[1]).float())
+        place = torch.arange(q.shape[2]).float()
+        between = place[:, None] - place[None]
+        mask = torch.where(between >= 0, decay[:, None, None] ** between.clamp_min(0), 0)
+        mask = mask / mask.sum(2, keepdim=True).sqrt()
+        score = q @ k.transpose(2, 3) * mask
+        score = score / score.detach().abs().sum(3, keepdim=True).clamp_min(1)
+        carried = (q @ state) * decay[:, None, None] ** (place[:, None] + 1)
+        found = score @ v + carried
+        found = (found - found.mean(3, keepdim=True)) * (found.var(3, keepdim=True) + 1e-5).rsqrt()
+        late = decay[:, None, None] ** (q.shape[2] - 1 - place[:, None])
+        return F.silu(gate) * found, state * decay[:, None, None] ** q.shape[2] + (k * late).transpose(2, 3) @ v
+
+    return layer, [random(4, 8, 96, 32, learned=True), random(4, 8, 96, 32, learned=True),
+                   random(4, 8, 96, 32, learned=True), random(4, 8, 96, 32), random(4, 8, 32, 32)]  # fmt: skip
+
+
+@program
+def every_pair() -> Program:
+    """Attention over a dense graph whose scores see both ends before they bend (Brody et al. 2022)."""
+
+    def layer(x: Tensor, y: Tensor, a: Tensor, edge: Tensor, length: Tensor) -> Tensor:
+        pair = F.leaky_relu(x[:, None] + y[None] + length[..., None] * a[0], 0.2)
+        score = torch.where(edge[..., None], (pair * a[1]).unflatten(2, (4, 12)).sum(3), -1e9)
+        share = torch.softmax(score, 1)
+        return F.elu(torch.einsum("ijh,jhc->ihc", share, y.unflatten(1, (4, 12))).flatten(1)) + x
+
+    return layer, [random(160, 48, learned=True), random(160, 48, learned=True), random(2, 48, learned=True),
+                   torch.rand(160, 160) < 0.3, torch.rand(160, 160)]  # fmt: skip
+
+
+@program
+def assigned() -> Program:
+    """Residuals of local features to soft clusters, normalised twice (NetVLAD, Arandjelovic et al. 2016)."""
+
+    def layer(x: Tensor, w: Tensor, centres: Tensor) -> Tensor:
+        x = F.normalize(x, dim=2)
+        share = torch.softmax(x @ w, 2)
+        rest = share.transpose(1, 2) @ x - share.sum(1)[..., None] * centres
+        rest = rest / rest.norm(dim=2, keepdim=True).clamp_min(1e-6)
+        rest = rest.flatten(1)
+        return rest / rest.norm(dim=1, keepdim=True).clamp_min(1e-6)
+
+    return layer, [random(16, 400, 96, learned=True), random(96, 32, learned=True), random(32, 96, learned=True)]
+
+
+@program
+def polynomials() -> Program:
+    """A layer of Chebyshev polynomials of every input, six degrees, with a norm of groups before it."""
+
+    def layer(x: Tensor, w: Tensor, gain: Tensor, bias: Tensor) -> Tensor:
+        y = x.unflatten(1, (8, -1))
+        y = (y - y.mean(2, keepdim=True)) * (y.var(2, keepdim=True, unbiased=False) + 1e-5).rsqrt()
+        y = torch.tanh(y.flatten(1) * gain + bias)
+        terms = [torch.ones_like(y), y]
+        for _ in range(4):
+            terms.append(2 * y * terms[-1] - terms[-2])
+        return F.silu(x) @ w[:256] + torch.cat(terms, 1) @ w[256:]
+
+    return layer, [random(1024, 256, learned=True), random(256 * 7, 96, learned=True), random(256, learned=True),
+                   random(256, learned=True)]  # fmt: skip
+
+
+@program
+def along_lines() -> Program:
+    """Gates of rows and columns of pictures (Hou et al. 2021), with h-swish between."""
+
+    def layer(x: Tensor, w: Tensor, wide: Tensor, high: Tensor, gain: Tensor) -> Tensor:
+        rows, columns = x.mean(3), x.mean(2)
+        both = torch.einsum("bcl,cd->bdl", torch.cat([rows, columns], 2), w)
+        both = (both - both.mean((0, 2), keepdim=True)) * (both.var((0, 2), keepdim=True) + 1e-5).rsqrt()
+        both = both * gain[:, None]
+        both = both * F.relu6(both + 3) / 6
+        a, b = both.split(x.shape[2:], 2)
+        up = torch.sigmoid(torch.einsum("bdl,dc->bcl", a, high))[..., None]
+        across = torch.sigmoid(torch.einsum("bdl,dc->bcl", b, wide))[:, :, None]
+        return F.relu(x * up * across + x)
+
+    return layer, [random(8, 64, 48, 48, learned=True), random(64, 16, learned=True), random(16, 64, learned=True),
+                   random(16, 64, learned=True), random(16, learned=True)]  # fmt: skip
+
+
+@program
+def shocks() -> Program:
+    """Two steps of Burgers' equation by weighted fluxes of third order that do not oscillate (Liu et al. 1994)."""
+
+    def flux(f: Tensor) -> Tensor:
+        left, right = torch.roll(f, 1, 1), torch.roll(f, -1, 1)
+        a, b = (f - left).square(), (right - f).square()
+        wa, wb = 1 / 3 / (a + 1e-6).square(), 2 / 3 / (b + 1e-6).square()
+        return (wa * (1.5 * f - 0.5 * left) + wb * 0.5 * (f + right)) / (wa + wb)
+
+    def rate(u: Tensor) -> Tensor:
+        fast = u.abs().amax(1, keepdim=True)
+        out, back = 0.5 * (u * u / 2 + fast * u), 0.5 * (u * u / 2 - fast * u)
+        total = flux(out) + torch.roll(flux(back.flip(1)).flip(1), -1, 1)
+        return torch.roll(total, 1, 1) - total
+
+    def steps(u: Tensor) -> Tensor:
+        for _ in range(2):
+            half = u + 0.2 * rate(u)
+            u = 0.5 * u + 0.5 * (half + 0.2 * rate(half))
+        return u
+
+    return steps, [random(64, 2048)]
+
+
+@program
+def spins() -> Program:
+    """Four half sweeps of Metropolis over spins on a torus, by the colours of a chessboard, with the energy."""
+
+    def sweeps(s: Tensor, noise: Tensor, heat: Tensor) -> tuple[Tensor, Tensor]:
+        black = (torch.arange(320)[:, None] + torch.arange(320)[None]) % 2 == 0
+
+        def around(s: Tensor) -> Tensor:
+            return torch.roll(s, 1, 0) + torch.roll(s, -1, 0) + torch.roll(s, 1, 1) + torch.roll(s, -1, 1)
+
+        for i in range(4):
+            cost = 2 * s * around(s)
+            turn = (noise[i] < torch.exp(-cost / heat)) & (black if i % 2 == 0 else ~black)
+            s = torch.where(turn, -s, s)
+        return s, -(s * around(s)).mean() / 2
+
+    return sweeps, [torch.rand(320, 320).sub(0.5).sign(), torch.rand(4, 320, 320), torch.tensor(2.3)]
+
+
+@program
+def geodesics() -> Program:
+    """Distances on an ellipsoid, three iterations of Vincenty's formula (1975)."""
+
+    def distance(a: Tensor, b: Tensor) -> Tensor:
+        flat = 1 / 298.257
+        u, v = torch.atan((1 - flat) * torch.tan(a[0])), torch.atan((1 - flat) * torch.tan(b[0]))
+        su, cu, sv, cv = torch.sin(u), torch.cos(u), torch.sin(v), torch.cos(v)
+        turn = gap = b[1] - a[1]
+        for _ in range(3):
+            st, ct = torch.sin(turn), torch.cos(turn)
+            s = ((cv * st).square() + (cu * sv - su * cv * ct).square()).sqrt()
+            c = su * sv + cu * cv * ct
+            arc = torch.atan2(s, c)
+            sine = cu * cv * st / s
+            rest = 1 - sine.square()
+            middle = c - 2 * su * sv / rest
+            k = flat / 16 * rest * (4 + flat * (4 - 3 * rest))
+            turn = gap + (1 - k) * flat * sine * (arc + k * s * (middle + k * c * (2 * middle.square() - 1)))
+        return 6356.75 * arc * (1 + rest * 0.0067 / 4)
+
+    return distance, [torch.rand(2, 131072) * 0.8 + 0.1, torch.rand(2, 131072) * 0.8 - 1.0]
+
+
+@program
+def bilateral() -> Program:
+    """Pictures smoothed where neighbours are alike, 3 x 3, and what that took away made sharper."""
+
+    def smooth(x: Tensor) -> Tensor:
+        wide = F.pad(x, (1, 1, 1, 1), mode="replicate")
+        grey = (wide * torch.tensor([0.299, 0.587, 0.114])[:, None, None]).sum(1, keepdim=True)
+        centre = grey[:, :, 1:-1, 1:-1]
+        total, weight = torch.zeros_like(x), torch.zeros_like(centre)
+        for i in range(3):
+            for j in range(3):
+                high, across = slice(i, i + x.shape[2]), slice(j, j + x.shape[3])
+                near = torch.exp(-(grey[:, :, high, across] - centre).square() / 0.02)
+                near = near * math.exp(-((i - 1) ** 2 + (j - 1) ** 2) / 2)
+                total, weight = total + near * wide[:, :, high, across], weight + near
+        flat = total / weight
+        return (flat + 1.5 * (x - flat)).clamp(0, 1)
+
+    return smooth, [torch.rand(4, 3, 160, 160)]
+
+
+@program
+def asian() -> Program:
+    """Options on the mean of twelve prices under volatility that moves (Heston 1993), with the delta."""
+
+    def price(spot: Tensor, level: Tensor, noise: Tensor) -> Tensor:
+        s, v, total = spot.log().expand(noise.shape[2]), level.expand(noise.shape[2]), torch.zeros(noise.shape[2])
+        for i in range(12):
+            size = v.clamp_min(0)
+            root = (size / 12).sqrt()
+            s = s - 0.5 * size / 12 + root * noise[0, i]
+            v = v + 1.5 * (0.04 - size) / 12 + 0.3 * root * (-0.6 * noise[0, i] + 0.8 * noise[1, i])
+            total = total + s.exp()
+        return F.relu(total / 12 - 1).mean()
+
+    return price, [torch.tensor(1.02, requires_grad=True), torch.tensor(0.05, requires_grad=True),
+                   random(2, 12, 40000)]  # fmt: skip
+
+
+@program
+def shaded() -> Program:
+    """Light of four lamps on a surface of heights, by microfacets (Cook and Torrance 1982), and a tone curve."""
+
+    def light(height: Tensor, colour: Tensor, rough: Tensor, lamps: Tensor) -> Tensor:
+        slope = torch.stack([height - torch.roll(height, 1, 1), height - torch.roll(height, 1, 0),
+                             torch.full_like(height, 0.5)])  # fmt: skip
+        normal = slope * slope.square().sum(0, keepdim=True).rsqrt()
+        a = rough.square().clamp_min(1e-3)
+        total = 0.03 * colour
+        for lamp in lamps:
+            way = lamp / lamp.norm()
+            half = way + torch.tensor([0.0, 0.0, 1.0])
+            half = half / half.norm()
+            nl, nh = (
+                (normal * way[:, None, None]).sum(0).clamp_min(0),
+                (normal * half[:, None, None]).sum(0).clamp_min(0),
+            )
+            nv = normal[2].clamp_min(1e-3)
+            spread = a / (math.pi * (nh.square() * (a - 1) + 1).square())
+            k = (rough + 1).square() / 8
+            mask = nl / (nl * (1 - k) + k) * nv / (nv * (1 - k) + k)
+            mirror = 0.04 + 0.96 * (1 - half[2]) ** 5
+            total = total + (colour * (1 - mirror) / math.pi + spread * mask * mirror / (4 * nv * nl + 1e-3)) * nl
+        return ((total * (2.51 * total + 0.03)) / (total * (2.43 * total + 0.59) + 0.14)).clamp(0, 1)
+
+    return light, [torch.rand(256, 256), torch.rand(3, 256, 256), torch.rand(256, 256), torch.rand(4, 3) + 0.2]
+
+
 BLIND = ["madgrad", "novograd", "quasi_hyperbolic", "projected", "prodigy", "correlations", "wing", "count_data",
          "survival", "hyperbolic", "directions", "reverse_advantages", "sparse_attention", "delta_rule", "capsules",
          "planar_flow", "kalman", "warped", "perceptual_colour", "shallow_water", "lookup",
@@ -1246,3 +1688,7 @@ LAST = [
     "similarity",
     "rotary",
 ]
+UNTRIED = ["came", "covers", "lookahead", "adaptive_clip", "hardest", "discrepancy", "chain_field", "centred",
+           "drawn_codes", "many_labels", "failures", "classes_apart", "squared_attention", "retention", "every_pair",
+           "assigned", "polynomials", "along_lines", "shocks", "spins", "geodesics", "bilateral", "asian",
+           "shaded"]  # fmt: skip
