@@ -1,12 +1,13 @@
 """Classes of equal terms: saturation, proofs, exploration."""
 
+import random
 from graphlib import CycleError, TopologicalSorter
 from itertools import permutations
 
 import pytest
 from random_programs import leaf, op
 
-from graphopt.rewrite.egraphs.eclasses import TermClasses
+from graphopt.rewrite.egraphs.eclasses import TermClasses, forbid_cycles
 from graphopt.rewrite.egraphs.saturation import ExplorationLimits, Explored, Explorer, Prover, SaturationLimits
 from graphopt.rewrite.ir.program_builder import ProgramBuilder
 from graphopt.rewrite.ir.terms import Program, Terms
@@ -175,6 +176,27 @@ def test_filters_leave_no_cycle_and_every_class_a_node(model: str) -> None:
     classes, _ = explored(program, load_rules("handwritten"), acyclic=True)
     assert acyclic(classes)
     assert all(classes.members.values())
+
+
+@pytest.mark.parametrize(("adds", "merges"), [(4, 2), (8, 2), (12, 6)])
+def test_every_class_keeps_a_node_whatever_is_merged(adds: int, merges: int) -> None:
+    for seed in range(100):
+        draw, terms = random.Random(seed), Terms()
+        x, y = leaf(terms, "x", 2, 2), leaf(terms, "y", 2, 2)
+        relu, *others = [
+            terms.operation[op(terms, name, of=of)] for name, *of in (("relu", x), ("add", x, y), ("mul", x, y))
+        ]
+        classes = TermClasses(terms)
+        classes.add_program([x, y])
+        for _ in range(5):
+            for _ in range(adds):
+                operation = draw.choice([relu, *others])
+                classes.add(operation, draw.choices([*classes.members], k=1 if operation is relu else 2))
+            for _ in range(merges):
+                classes.merge(*draw.choices([*classes.members], k=2))
+            classes.rebuild()
+            forbid_cycles(classes)
+            assert acyclic(classes) and all(classes.members.values())
 
 
 def test_a_cycle_that_is_not_cut_stays() -> None:

@@ -12,10 +12,10 @@ Shape legend: P decisions, M measured ones, T traits.
 """
 
 from collections.abc import Hashable, Mapping, Sequence
-from math import sqrt
+from math import pi, sqrt
 
 import numpy as np
-from scipy.stats import norm
+from scipy.special import ndtr
 
 from graphopt.core.graph import F64
 
@@ -62,7 +62,8 @@ class Beliefs:
             mean, spread = _posterior(vectors[left], vectors[taken], np.array(off), known)
             mean += predicted[np.array(left) - known]
             better = (self.lowest - mean) / spread
-            best = int(np.argmax(spread * (norm.pdf(better) + better * norm.cdf(better))))
+            density = np.exp(-(better**2) / 2) / sqrt(2 * pi)
+            best = int(np.argmax(spread * (density + better * ndtr(better))))
             off.append(float(mean[best] - predicted[left[best] - known]))
             found.append(left[best] - known)
             taken.append(left.pop(best))

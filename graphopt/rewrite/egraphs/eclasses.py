@@ -10,6 +10,7 @@ efficient filter does (section 5.2): `Descendants` before a rule is applied, `fo
 
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
+from heapq import heapify, heappop, heappush
 from typing import Any
 
 from graphopt.rewrite.ir.terms import Terms, reachable
@@ -111,7 +112,10 @@ class TermClasses:
                 del self._known[old]
             known = self._known.setdefault(new, user)
             self.children[user] = new[1:]
-            if known == user:
+            if known not in self.children:  # forbidden: what is left of its class may be this node alone
+                self._known[new] = user
+                self.merge(user, known)
+            if self._known[new] == user:
                 kept.append(user)
             else:
                 self._drop(user, known)
@@ -203,12 +207,40 @@ def _postorder(classes: TermClasses) -> list[int]:
 
 
 def forbid_cycles(classes: TermClasses) -> None:
-    """Takes the newest node out of every cycle, until there is none; if it can, none that is the last of its class."""
-    while cycles := _cycles(classes):
+    """Takes the newest node out of every cycle, until there is none; but every class keeps a node from which no cycle
+    can be reached."""
+    if not (cycles := _cycles(classes)):
+        return
+    kept = _first_nodes(classes)
+    while cycles:
         for cycle in cycles:
             if all(node in classes.children for node in cycle):
-                several = [node for node in cycle if len(classes.members[classes.find(node)]) > 1]
-                classes.forbid(max(several or cycle, key=classes.born.__getitem__))
+                classes.forbid(max((node for node in cycle if node not in kept), key=classes.born.__getitem__))
+        cycles = _cycles(classes)
+
+
+def _first_nodes(classes: TermClasses) -> set[int]:
+    """A node of each class, the oldest of those that need only classes which have theirs already. So these nodes make
+    no cycle."""
+    found, first = set[int](), set[int]()  # classes, their nodes
+    users, missing = defaultdict[int, list[int]](list), dict[int, int]()
+    for node, children in classes.children.items():
+        missing[node] = len(needed := set(children))
+        for child in needed:
+            users[child].append(node)
+    ready = [(classes.born[node], node) for node, count in missing.items() if not count]
+    heapify(ready)
+    while ready:
+        _, node = heappop(ready)
+        if (at := classes.find(node)) in found:
+            continue
+        found.add(at)
+        first.add(node)
+        for user in users[at]:
+            missing[user] -= 1
+            if not missing[user]:
+                heappush(ready, (classes.born[user], user))
+    return first
 
 
 def _cycles(classes: TermClasses) -> list[list[int]]:

@@ -29,7 +29,6 @@ from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.optimize import Bounds, LinearConstraint, milp
 from scipy.sparse import csr_array
 
 from graphopt.core.errors import UserError
@@ -227,6 +226,8 @@ class IntegerProgram:
 
     def answer(self, seconds: float) -> tuple[list[list[int]] | None, float]:
         """(chosen nodes of each class or None, bound): a choice that may have cycles."""
+        from scipy.optimize import Bounds, LinearConstraint, milp  # slow to import, and few programs need it
+
         rows = csr_array((self._value, self._index, self._start), shape=(len(self._low), len(self.cost)))
         result = milp(
             self.cost,
