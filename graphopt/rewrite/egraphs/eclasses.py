@@ -10,7 +10,6 @@ efficient filter does (section 5.2): `Descendants` before a rule is applied, `fo
 
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
-from heapq import heapify, heappop, heappush
 from typing import Any
 
 from graphopt.rewrite.ir.terms import Terms, reachable
@@ -207,8 +206,7 @@ def _postorder(classes: TermClasses) -> list[int]:
 
 
 def forbid_cycles(classes: TermClasses) -> None:
-    """Takes the newest node out of every cycle, until there is none; but every class keeps a node from which no cycle
-    can be reached."""
+    """Takes the newest node out of every cycle, until there is none. Every class keeps a node: `_first_nodes` stay."""
     if not (cycles := _cycles(classes)):
         return
     kept = _first_nodes(classes)
@@ -220,27 +218,17 @@ def forbid_cycles(classes: TermClasses) -> None:
 
 
 def _first_nodes(classes: TermClasses) -> set[int]:
-    """A node of each class, the oldest of those that need only classes which have theirs already. So these nodes make
-    no cycle."""
-    found, first = set[int](), set[int]()  # classes, their nodes
-    users, missing = defaultdict[int, list[int]](list), dict[int, int]()
-    for node, children in classes.children.items():
-        missing[node] = len(needed := set(children))
-        for child in needed:
-            users[child].append(node)
-    ready = [(classes.born[node], node) for node, count in missing.items() if not count]
-    heapify(ready)
-    while ready:
-        _, node = heappop(ready)
-        if (at := classes.find(node)) in found:
-            continue
-        found.add(at)
-        first.add(node)
-        for user in users[at]:
-            missing[user] -= 1
-            if not missing[user]:
-                heappush(ready, (classes.born[user], user))
-    return first
+    """A node of each class, old ones first, that needs only classes which have theirs already. So these nodes make no
+    cycle."""
+    first, waiting = dict[int, int](), sorted(classes.children, key=classes.born.__getitem__)  # first: node of a class
+    while waiting:
+        before = len(first)
+        for node in waiting:
+            if all(child in first for child in classes.children[node]):
+                first.setdefault(classes.find(node), node)
+        assert len(first) > before  # merging classes that have such a node leaves one that has
+        waiting = [node for node in waiting if classes.find(node) not in first]
+    return set(first.values())
 
 
 def _cycles(classes: TermClasses) -> list[list[int]]:
