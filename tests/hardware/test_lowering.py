@@ -22,6 +22,7 @@ from graphopt.core.compiler import Knob, compiler_choice, knobs
 from graphopt.core.errors import UserError
 from graphopt.core.graph import Graph, GraphError
 from graphopt.graphs.readers.pytorch.program_file import FxProgram, describe, load_program, save_program
+from graphopt.graphs.readers.pytorch.program_inputs import for_eager
 from graphopt.hardware.inductor import lowering
 from graphopt.hardware.inductor.captured import as_graph, capture_compiled, capture_step
 from graphopt.hardware.inductor.code_features import source_work
@@ -65,7 +66,7 @@ def own_sources(run: Callable[[], Any]) -> list[str]:
 
         def __init__(self, graph: GraphLowering) -> None:
             written.append(digest_of(_complete(graph.codegen()[0].value, {}, {})))
-            self.program = graph.orig_gm
+            self.program = for_eager(graph.orig_gm)
 
         def call(self, inputs: list[Any]) -> Any:
             made = self.program(*inputs)
@@ -184,15 +185,28 @@ def test_without_decisions_it_is_inductors_own() -> None:
     assert own == [lowered(capture_step(two_readers, inputs)).digest]
 
 
+class Apart(nn.Module):
+    """Rows against all others; TorchInductor's `eye` counts so many in a type of which eager torch has no `arange`."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.dense = nn.Linear(4, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = self.dense(x)
+        return ((y @ y.T).exp() * (1 - torch.eye(len(x)))).sum(1)
+
+
 def layers() -> dict[str, tuple[nn.Module, Tensor]]:
     """Forward graphs that keep values for the backward graph; convolutions, which Inductor lays out otherwise."""
     torch.manual_seed(0)
     dense = nn.Sequential(nn.Linear(16, 32), nn.LayerNorm(32), nn.GELU())
     images = nn.Sequential(nn.Conv2d(4, 12, 3, padding=1), nn.BatchNorm2d(12), nn.SiLU(), nn.Conv2d(12, 12, 3))
-    return {"dense": (dense, torch.randn(8, 16)), "images": (images, torch.randn(2, 4, 16, 16))}
+    return {"dense": (dense, torch.randn(8, 16)), "images": (images, torch.randn(2, 4, 16, 16)),
+            "apart": (Apart(), torch.randn(300, 4))}  # fmt: skip
 
 
-@pytest.mark.parametrize("name", ["dense", "images"])
+@pytest.mark.parametrize("name", ["dense", "images", "apart"])
 def test_forward_and_backward_are_inductors_own(name: str, tmp_path: Path) -> None:
     layer, x = layers()[name]
     made = capture_compiled(layer, x)
@@ -203,6 +217,18 @@ def test_forward_and_backward_are_inductors_own(name: str, tmp_path: Path) -> No
         read[phase] = lowered(load_program(tmp_path / f"{phase}.program.json.gz")).digest
     torch._dynamo.reset()
     assert own_sources(lambda: torch.compile(layer)(x).sum().backward()) == list(read.values())
+
+
+def test_what_counts_in_unsigned_integers_runs_op_by_op(tmp_path: Path) -> None:
+    x = torch.randn(300, 4)
+    module = Apart().requires_grad_(False)
+    program = capture_compiled(module, x)["inference"]
+    save_program(tmp_path / "p.program.json.gz", program)
+    read = load_program(tmp_path / "p.program.json.gz").gm
+    with pytest.raises(NotImplementedError, match="UInt16"):
+        read(*module.parameters(), x)
+    plain = for_eager(read)
+    assert torch.allclose(plain(*module.parameters(), x)[0], module(x)) and for_eager(plain) is plain
 
 
 @pytest.mark.slow

@@ -303,18 +303,28 @@ class Groups(nn.Module):
         return torch.relu(torch._grouped_mm(x, self.experts, offs=torch.tensor([5, 12], dtype=torch.int32)))
 
 
+class Apart(nn.Module):
+    """Eager torch has no `arange` of the type in which core ATen's `eye` counts so many rows."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.relu((x @ x.T) * (1 - torch.eye(len(x))))
+
+
 MODULES: list[tuple[type[nn.Module], tuple[Any, ...]]] = [
     (ConvNet, (torch.randn(2, 3, 21, 21),)),
     (Pieces, (torch.randn(3, 6), torch.tensor([0, 3, 1]))),
     (Windows, (torch.randn(2, 3, 9, 8),)),
     (Counting, (torch.randn(4, 5),)),
     (Groups, (torch.randn(12, 16),)),
+    (Apart, (torch.randn(300, 4),)),
     (lambda: nn.TransformerEncoderLayer(16, 2, 32, batch_first=True), (torch.randn(2, 5, 16),)),  # type: ignore[list-item]
 ]
 
 
 @pytest.mark.parametrize(
-    ("make", "inputs"), MODULES, ids=["conv net", "pieces", "windows", "counting", "groups", "torch's own layer"]
+    ("make", "inputs"),
+    MODULES,
+    ids=["conv net", "pieces", "windows", "counting", "groups", "apart", "torch's own layer"],
 )
 def test_computes_what_the_module_computes(make: Any, inputs: tuple[Any, ...]) -> None:
     torch.manual_seed(0)

@@ -50,7 +50,7 @@ else:
 
 SMALL = 10_000  # numbers in the arguments of a call
 LEAST, MOST = 0.1, 5.0  # seconds in plain Python before a function is compiled, and before all are
-PATIENCE = 2e-4  # further ones for each byte of bytecode: a third of compiling it
+PATIENCE = 3e-4  # further ones for each byte of bytecode: a third of compiling it
 KEPT = 0.05  # of these seconds, where compiled code is kept and only has to be read
 _LOCK = "numba:compiler_lock"  # what Numba's events name: held by a thread that compiles or reads
 Part = TypeVar("Part")

@@ -30,7 +30,8 @@ from graphopt.costs.one_kernel.kernel_time import (
 from graphopt.problems.cost_model import FlipState
 
 _FEW = 8  # requests of which one is another: from there on everything is legalised and priced
-_SMALL, _MOST_KNOWN = 256, 500  # ops of a graph whose states come again, and how many states' prices are kept
+_SMALL = 256  # ops of a graph whose states come again
+_PRICES, _STATES = 30_000, 500  # that are kept of such a graph
 _EXACT = 8192.0  # s, below which sums do not depend on their order
 
 
@@ -65,13 +66,6 @@ def _scratch(n: int, limits: KernelLimits) -> _Scratch:
     )  # fmt: skip
 
 
-class _Known(NamedTuple):
-    """What flips of ops lead to from a state."""
-
-    price: dict[int, float]
-    after: dict[int, FlipState]
-
-
 class FusionFlips:
     """A current state of store/inline flags on one device, and the prices of others near it."""
 
@@ -80,7 +74,7 @@ class FusionFlips:
         self._work, self._scratch = workspace(graph), _scratch(graph.num_ops, limits)
         self.inline = np.empty(graph.num_ops, np.bool_)
         self._times = np.zeros(graph.num_ops)
-        self._known = dict[bytes, _Known]()  # of states, by their flags
+        self._prices, self._states = dict[bytes, float](), dict[bytes, FlipState]()  # by requests
         self._last: tuple[I64, int, int, float] | None = None  # how to go back: changed requests, flags, times, cost
         self._settle(inline.astype(np.uint8))
         self._requests = self.inline.astype(np.uint8)
@@ -90,15 +84,18 @@ class FusionFlips:
         self._last = None
         if len(self.inline) > _SMALL:
             return self._priced(np.ascontiguousarray(ops))
-        known = self._here().price
-        fresh = [op for op in ops.tolist() if op not in known]
-        known.update(zip(fresh, self._priced(np.array(fresh, np.int64)).tolist(), strict=True))
-        return np.array([known[op] for op in ops.tolist()])
+        asked = self._flipped(ops)
+        if len(self._prices) + len(asked) > _PRICES:
+            self._prices.clear()
+        fresh = [k for k, requests in enumerate(asked) if requests not in self._prices]
+        self._prices.update(zip([asked[k] for k in fresh], self._priced(ops[fresh]).tolist(), strict=True))
+        return np.array([self._prices[requests] for requests in asked])
 
-    def _here(self) -> "_Known":
-        if len(self._known) > _MOST_KNOWN:
-            self._known.clear()
-        return self._known.setdefault(self.inline.tobytes(), _Known({}, {}))
+    def _flipped(self, ops: I64) -> list[bytes]:
+        """[K] requests after each flip."""
+        requests = np.tile(self._requests, (len(ops), 1))
+        requests[np.arange(len(ops)), ops] ^= 1
+        return [row.tobytes() for row in requests]
 
     def _priced(self, ops: I64) -> F64:
         out = np.empty(len(ops))
@@ -108,14 +105,22 @@ class FusionFlips:
 
     def apply(self, op: int) -> None:
         """Makes the flip of `op` the current state."""
-        known = self._here().after if len(self.inline) <= _SMALL else None
-        if known is not None and op in known:
-            return self.restore(known[op])
+        asked = self._flipped(np.array([op]))[0]
+        if asked in self._states:
+            return self.restore(self._states[asked])
         self._requests[op] ^= 1
         self._move(np.array([op]))
         self._requests[:], self._last = self.inline, None  # what became illegal is no request
-        if known is not None:
-            known[op] = self.saved()
+        if len(self.inline) <= _SMALL:
+            self._keep(asked)
+
+    def _keep(self, asked: bytes) -> None:
+        """The current state as what requests lead to, and its own flags."""
+        if len(self._states) > _STATES:
+            self._states.clear()
+        flags = self._requests.tobytes()
+        self._states[asked] = self._states[flags] = self.saved()
+        self._prices[flags] = self.cost
 
     def follow(self, requests: NDArray[np.uint8]) -> float:
         """Makes other requests [N], 0 or 1, the current state, and what is legal of them its flags; its price. Cheap

@@ -26,7 +26,7 @@ from graphopt.graphs.readers.pytorch.capture import tell_sources
 from graphopt.graphs.readers.pytorch.fx_reader import read_fx
 from graphopt.graphs.readers.pytorch.nested_tensors import arguments_of, tensors_in, with_tensors
 from graphopt.graphs.readers.pytorch.program_file import FxProgram, Phase
-from graphopt.graphs.readers.pytorch.program_inputs import describe, device_of
+from graphopt.graphs.readers.pytorch.program_inputs import describe, device_of, for_eager
 from graphopt.graphs.readers.pytorch.trace_errors import complaint, quiet
 from graphopt.hardware.inductor.lowering import check_version, output_strides, own_choices, replaced
 from graphopt.hardware.inductor.strided_reads import with_strided_reads_fixed
@@ -80,7 +80,7 @@ class _Spy:
                 self.programs[number] = FxProgram(seen, specs, phase, donated, device)
             if not self.computes:
                 raise _CaptureEnd
-            made = seen(*inputs)
+            made = for_eager(seen)(*inputs)
             inputs.clear()
             return made if strides is None else [_laid_out(t, s) for t, s in zip(made, strides, strict=True)]
 

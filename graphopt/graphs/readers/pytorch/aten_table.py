@@ -98,7 +98,8 @@ WRITES_INTO = frozenset(("slice_scatter", "select_scatter", "diagonal_scatter"))
 
 # Decomposed besides PyTorch's core set: what would hide the work of several kernels in one op.
 _FURTHER = "_softmax _log_softmax addmv gelu elu leaky_relu native_dropout _scaled_dot_product_flash_attention_for_cpu"
-_KEEP = "upsample_nearest2d upsample_nearest1d upsample_bilinear2d"  # core decomposes these into long index arithmetic
+# Core decomposes these into long index arithmetic, and `eye` into counting in types that eager torch cannot count in.
+_KEEP = "upsample_nearest2d upsample_nearest1d upsample_bilinear2d eye"
 
 
 def kind_of(name: str, overload: str, args: tuple[Any, ...]) -> str | None:

@@ -1,6 +1,8 @@
-"""What a program is run on: a description of each input tensor, from which tensors like it are made."""
+"""What a program is run on: a description of each input tensor, from which tensors like it are made; and what eager
+torch lacks of programs."""
 
 from collections.abc import Iterable, Sequence
+from copy import deepcopy
 from dataclasses import dataclass
 from hashlib import sha256
 from math import prod
@@ -8,6 +10,7 @@ from typing import Any, Literal
 
 import torch
 from torch import Tensor
+from torch.fx import GraphModule, Node
 
 from graphopt.core.compiler import Device
 from graphopt.core.graph import DTYPES, GraphError
@@ -15,6 +18,8 @@ from graphopt.core.utils.limits import machine_memory
 
 Fill = Literal["normal", "uniform", "exact"]
 EXACT_BYTES = 8 * 2**20  # of the values of one tensor that are kept
+COUNTS = {torch.ops.prims.iota, torch.ops.aten.arange}
+UNSIGNED = (torch.uint16, torch.uint32, torch.uint64)
 FEW = 16  # a tensor with no more distinct values than this is kept as it is: masks, constants, scales
 
 
@@ -156,3 +161,23 @@ def _drawn(spec: InputSpec, dtype: torch.dtype, draw: torch.Generator) -> Tensor
     random = torch.randn if spec.fill == "normal" else torch.rand
     values = random(spec.extent, generator=draw)
     return (values * (second if spec.fill == "normal" else second - first) + first).to(dtype)
+
+
+def for_eager(gm: GraphModule) -> GraphModule:
+    """The same program for eager torch, which has no `arange` of unsigned integers: it counts in int64 and converts.
+    `torch.eye` of more than 255 rows is lowered to such a count. `gm` itself where there is none."""
+    if not any(map(_counts_unsigned, gm.graph.nodes)):
+        return gm
+    graph = deepcopy(gm.graph)
+    for node in filter(_counts_unsigned, list(graph.nodes)):
+        dtype = node.kwargs["dtype"]
+        node.update_kwarg("dtype", torch.int64)
+        with graph.inserting_after(node):
+            converted = graph.call_function(torch.ops.prims.convert_element_type.default, (node, dtype))
+        node.replace_all_uses_with(converted)
+        converted.args = (node, dtype)
+    return GraphModule(gm, graph)
+
+
+def _counts_unsigned(node: Node) -> bool:
+    return getattr(node.target, "overloadpacket", None) in COUNTS and node.kwargs.get("dtype") in UNSIGNED

@@ -19,7 +19,7 @@ from torch import Tensor
 from graphopt.core.errors import ConfigError, UserError
 from graphopt.core.utils.plain_json import tuples
 from graphopt.graphs.readers.pytorch.program_file import load_program, make_inputs
-from graphopt.graphs.readers.pytorch.program_inputs import bits_of
+from graphopt.graphs.readers.pytorch.program_inputs import bits_of, for_eager
 from graphopt.hardware.measure.rounds import Column, Runner, Timed, by_turns, cpu_timed, ratios, runs_for
 from graphopt.hardware.measure.timing_worker import Fork, Here
 from graphopt.rewrite.equivalence import random_inputs
@@ -41,7 +41,8 @@ def begin(threads: int) -> None:
 def load_eager(payload: dict[str, Any], device: str) -> Runner:
     program = load_program(payload["program"])
     inputs = [tensor.to(device) for tensor in make_inputs(program.inputs, payload["seed"])]
-    return runner_of(lambda given: program.gm(*given), inputs)
+    gm = for_eager(program.gm)
+    return runner_of(lambda given: gm(*given), inputs)
 
 
 def load_inductor(payload: dict[str, Any], device: str) -> Runner:
@@ -56,7 +57,7 @@ def load_inductor(payload: dict[str, Any], device: str) -> Runner:
     inputs = make_inputs(program.inputs, payload["seed"], program.device)
     if device == "cuda":
         return _cuda_graph(runner_of(module.call, inputs, program.donated))
-    program.gm(*[tensor.clone() for tensor in inputs])  # once op by op, as in users' processes: what that frees counts
+    for_eager(program.gm)(*[tensor.clone() for tensor in inputs])  # as in users' processes: what that frees counts
     return runner_of(module.call, inputs, program.donated)
 
 
