@@ -409,6 +409,13 @@ def test_what_cannot_be_captured_is_one_sentence(
     assert "Traceback" not in caplog.text + "".join(capfd.readouterr())
 
 
+def test_one_row_is_too_few_for_batch_norm_with_gradients() -> None:
+    module = nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4)).eval()
+    with pytest.raises(GraphError, match="training mode, so give inputs of two or more rows"):
+        capture(module, torch.zeros(1, 4), name="m", family="f", backward=True, keep_program=False)
+    assert traced(module, torch.zeros(1, 4)).num_ops
+
+
 FACTORIES = """
 import torch
 from torch import nn

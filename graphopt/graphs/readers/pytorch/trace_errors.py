@@ -48,6 +48,8 @@ def _sentence(error: BaseException) -> str:
     if "HigherOrderOperator" in text:
         name = text.partition("HigherOrderOperator ")[2].split(" ")[0]
         return f"torch's control flow or fused operator {name!r}{place} has no plain form; call it by tensor operators"
+    if "more than 1 value per channel when training" in text:
+        place += "; gradients are taken in training mode, so give inputs of two or more rows"
     text = text if len(text) <= _LONGEST else text[:_LONGEST].rsplit(" ", 1)[0] + " ..."
     said = text if kind == GraphError.__name__ else f"{kind}: {text}"
     return f"{said}{place}" if text else f"{kind}{place}"
