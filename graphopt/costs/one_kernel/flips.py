@@ -105,13 +105,13 @@ class FusionFlips:
 
     def apply(self, op: int) -> None:
         """Makes the flip of `op` the current state."""
-        asked = self._flipped(np.array([op]))[0]
-        if asked in self._states:
+        asked = self._flipped(np.array([op]))[0] if len(self.inline) <= _SMALL else None
+        if asked is not None and asked in self._states:
             return self.restore(self._states[asked])
         self._requests[op] ^= 1
         self._move(np.array([op]))
         self._requests[:], self._last = self.inline, None  # what became illegal is no request
-        if len(self.inline) <= _SMALL:
+        if asked is not None:
             self._keep(asked)
 
     def _keep(self, asked: bytes) -> None:

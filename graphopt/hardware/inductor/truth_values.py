@@ -15,7 +15,7 @@ from torch._inductor.graph import GraphLowering
 from torch.fx import GraphModule, Interpreter, Node
 
 from graphopt.graphs.readers.pytorch.program_file import FxProgram
-from graphopt.graphs.readers.pytorch.program_inputs import make_inputs
+from graphopt.graphs.readers.pytorch.program_inputs import for_eager, make_inputs
 
 _KNOWN: "WeakKeyDictionary[GraphModule, dict[str, float]]" = WeakKeyDictionary()
 
@@ -26,7 +26,7 @@ def missed_shares(program: FxProgram) -> dict[str, float]:
     if program.device != "cpu":
         return {}
     if program.gm not in _KNOWN:
-        run = _Shares(program.gm)
+        run = _Shares(for_eager(program.gm))
         try:
             with torch.no_grad(), torch.random.fork_rng(devices=[]):
                 run.run(*make_inputs(program.inputs, 0))
