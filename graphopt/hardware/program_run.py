@@ -45,7 +45,7 @@ from graphopt.graphs.readers.pytorch.program_file import (
     make_inputs,
     unpacked_program,
 )
-from graphopt.graphs.readers.pytorch.program_inputs import bits_of
+from graphopt.graphs.readers.pytorch.program_inputs import bits_of, for_eager
 
 DEVIATION = 0.1  # of weights and inputs
 AROUND_ONE = (0.5, 1.5)  # least and largest value of buffers: variances are positive
@@ -152,7 +152,7 @@ def steps_of(graph: Graph) -> ProgramSteps:
         program = as_program(program)
     if not isinstance(program, FxProgram):
         raise GraphError(f"graph {graph.name!r} has no torch program to run; take dataset=programs or dataset=torch")
-    module = _prepared(program.gm)
+    module = _prepared(for_eager(program.gm))
     needed = _needed(module)
     by_name = {node.name: node for node in needed}
     ordered = np.flatnonzero(~view_inline(graph)).tolist()

@@ -28,6 +28,7 @@ from graphopt.hardware.inductor.captured import as_graph, capture_compiled, capt
 from graphopt.hardware.inductor.code_features import source_work
 from graphopt.hardware.inductor.lowering import LARGEST_TREE, Request, _complete, compile_source, digest_of, replaced
 from graphopt.hardware.inductor.truth_values import missed_shares
+from graphopt.hardware.program_run import Session
 from tests.check_data import check_data
 from tests.hardware.programs import (
     adam,
@@ -231,6 +232,7 @@ def test_what_counts_in_unsigned_integers_runs_op_by_op(tmp_path: Path) -> None:
     plain = for_eager(read)
     assert torch.allclose(plain(*module.parameters(), x)[0], module(x)) and for_eager(plain) is plain
     assert missed_shares(program)  # found by a run op by op
+    assert Session(as_graph(program, name="apart", family="own"), "cpu", 1).own_peak > 0
 
 
 @pytest.mark.slow

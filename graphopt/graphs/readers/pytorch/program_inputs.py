@@ -1,7 +1,7 @@
 """What a program is run on: a description of each input tensor, from which tensors like it are made; and what eager
 torch lacks of programs."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from copy import deepcopy
 from dataclasses import dataclass
 from hashlib import sha256
@@ -169,14 +169,13 @@ def for_eager(gm: GraphModule) -> GraphModule:
     if not any(map(_counts_unsigned, gm.graph.nodes)):
         return gm
     graph = deepcopy(gm.graph)
-    for node in filter(_counts_unsigned, list(graph.nodes)):
-        dtype = node.kwargs["dtype"]
-        node.update_kwarg("dtype", torch.int64)
-        with graph.inserting_after(node):
-            converted = graph.call_function(torch.ops.prims.convert_element_type.default, (node, dtype))
-        node.replace_all_uses_with(converted)
-        converted.args = (node, dtype)
+    for node in filter(_counts_unsigned, graph.nodes):
+        node.args, node.target = (node.target, *node.args), _counted
     return GraphModule(gm, graph)
+
+
+def _counted(target: Callable[..., Tensor], *args: Any, dtype: torch.dtype, **settings: Any) -> Tensor:
+    return target(*args, dtype=torch.int64, **settings).to(dtype)
 
 
 def _counts_unsigned(node: Node) -> bool:
