@@ -14,7 +14,9 @@ Features = Mapping[str, float]
 CALLED = {"simple": "add", "load": "read", "store": "write", "div": "truediv", "strided": "uneven",
           "mask_load": "truth_read", "mask_store": "truth_write", "fma": "add", "isnan": "add", "is_masked": "add",
           "to": "add", "div_floor_integer": "add", "cascade_sum_combine": "add", "sum_masked_reduce": "add",
-          "max_masked_reduce": "add", "min_masked_reduce": "add"}  # fmt: skip
+          "max_masked_reduce": "add", "min_masked_reduce": "add", "ceil": "floor", "nearbyint": "round",
+          "mod": "remainder", "div_floor_floating_vec": "remainder", "calc_digamma": "digamma",
+          "calc_erfinv": "erfinv"}  # fmt: skip
 MISSED = {"missed_load": "missed_read", "missed_store": "missed_write"}  # counted one by one in vectors too
 PART_STORES = 5  # times a load: a vector that is not full is written through a buffer
 FUNCTION = 5.0  # ns of a call that no probe knows

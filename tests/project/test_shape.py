@@ -28,7 +28,7 @@ MOST = {  # figure: (at most today, wanted)
     "circles": (0, 0),
     "imports for types alone": (5, 0),  # torch_geometric is loaded late
     "lines of tests": (
-        36_300,
+        36_310,
         25_000,
     ),  # those options, trained on one graph; pages in a browser; formats; clusters; GPUs
     "tracked files": (1_110, 1_010),  # those options, and rows of them

@@ -30,7 +30,7 @@ from graphopt.core.plan import Plans, Role
 from graphopt.core.utils.terminal import Bar, say
 from graphopt.costs.loops.estimate import Estimate, Rules
 from graphopt.costs.loops.preset import FILE, Preset, derived, load, save
-from graphopt.hardware.measure.environment import has_avx512, variables
+from graphopt.hardware.measure.environment import has_avx512, processor, variables
 from graphopt.hardware.measure.service import Service
 from graphopt.hardware.measure.target import Measuring, Target
 from graphopt.hardware.requests import ASSUMED, CUT, MEASURED, READS, CompilerRequest, check_device, request_of
@@ -43,9 +43,13 @@ RULES = {"reads_threshold": "reads", "opcount_threshold": "size", "acc_reads_thr
 
 
 def preset_named(name: str | None) -> Preset:
-    """`shipped`: of those that come with graphopt the one for vectors as wide as this processor's; else as `load`."""
-    wide = {True: "epyc_zen5_avx512_torch213", False: "epyc_zen5_avx2_torch213"}
-    return load(wide[has_avx512()] if name == "shipped" else name)
+    """`shipped`: of those that come with graphopt the one for vectors as wide as this processor's, of 512 bits also of
+    its maker; else as `load`."""
+    if name != "shipped":
+        return load(name)
+    if not has_avx512():
+        return load("epyc_zen5_avx2_torch213")
+    return load("xeon_avx512_torch213" if "Intel" in processor() else "epyc_zen5_avx512_torch213")
 
 
 class Calibrated(CostModel):

@@ -61,7 +61,13 @@ TERM: dict[str, Term] = {
     "exp": lambda x, y: x.exp(), "log": lambda x, y: x.log(), "log1p": lambda x, y: x.log1p(),
     "sigmoid": lambda x, y: x.sigmoid(), "tanh": lambda x, y: x.tanh(), "erf": lambda x, y: x.erf(),
     "sin": lambda x, y: x.sin(), "cos": lambda x, y: x.cos(), "floor": lambda x, y: x.floor(),
-    "pow": lambda x, y: x**y,
+    "pow": lambda x, y: x**y, "exp2": lambda x, y: x.exp2(), "expm1": lambda x, y: x.expm1(),
+    "log2": lambda x, y: x.log2(), "log10": lambda x, y: x.log10(), "tan": lambda x, y: x.tan(),
+    "asin": lambda x, y: (x * 0.1).asin(), "acos": lambda x, y: (x * 0.1).acos(), "atan": lambda x, y: x.atan(),
+    "atan2": torch.atan2, "sinh": lambda x, y: x.sinh(), "cosh": lambda x, y: x.cosh(), "hypot": torch.hypot,
+    "erfc": lambda x, y: x.erfc(), "erfinv": lambda x, y: (x * 0.1).erfinv(), "lgamma": lambda x, y: x.lgamma(),
+    "digamma": lambda x, y: x.digamma(), "fmod": torch.fmod, "remainder": torch.remainder,
+    "trunc": lambda x, y: x.trunc(), "round": lambda x, y: x.round(),
 }  # fmt: skip
 
 
