@@ -12,7 +12,7 @@ from graphopt.costs.loops import preset as presets
 from graphopt.costs.loops.estimate import Estimate, LoopPlan, Rules
 from graphopt.costs.loops.loop_bodies import Buffer, Hint, Index, LibraryCall, Loop, LoopProgram, Read
 from graphopt.costs.loops.preset import Preset, derived, load, read, save, shipped
-from graphopt.hardware.costs.calibrated import Calibrated
+from graphopt.hardware.costs.calibrated import Calibrated, preset_named
 
 ROWS, COLUMNS = 512, 64
 SIZE = ROWS * COLUMNS
@@ -156,8 +156,9 @@ def test_a_preset_that_is_not_there(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         Calibrated(name="calibrated", preset=None)
     with pytest.raises(UserError, match=shipped()[0]):
         Calibrated(name="calibrated", preset="../../etc/passwd")
+    assert preset_named("here") == preset_named("shipped")
     save(tmp_path / presets.FILE, BARE, "some machine", "2026-01-01")
-    assert Calibrated(name="calibrated", preset=None).preset == BARE
+    assert Calibrated(name="calibrated", preset=None).preset == BARE == preset_named("here")
 
 
 def test_a_preset_is_what_probes_differ_by() -> None:

@@ -132,7 +132,7 @@ def _held(request: CompilerRequest, gm: GraphModule, phase: Phase, *, fixed: boo
         warnings.warn(f"what was decided for fixed shapes is carried out in a {phase} graph of changing ones, "
                       "unmeasured", stacklevel=2)  # fmt: skip
         return request
-    program, time = _program(gm, phase), CodeTime.of_preset(preset_named("shipped"))
+    program, time = _program(gm, phase), CodeTime.of_preset(preset_named("here"))
     if program.device != "cpu":
         warnings.warn(f"what was decided for other shapes is left alone in this {phase} graph: cost=generated_code "
                       "knows code for CPUs only", stacklevel=2)  # fmt: skip
