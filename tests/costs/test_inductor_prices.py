@@ -122,7 +122,8 @@ def test_the_report_says_what_other_bits_would_bring(graph: Graph, tmp_path: Pat
     assert others == {"forward": 0.6, "backward": 1.0}
     said = 'forward: 0.600 with other bits, which numerics="close" allows'
     for numerics, lines in (("equal", 1), ("close", 0)):
-        report = Optimized(torch.nn.ReLU(), {}, {}, (), numerics, others=others).report()
+        report = Optimized(torch.nn.ReLU(), {}, {}, (), numerics, others=others, flushed={"a": 0.5, "b": 1.0}).report()
+        assert report.count("set_flush_denormal") == 1
         assert report.count("other bits") == report.count(said) == lines
 
 

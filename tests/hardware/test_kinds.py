@@ -13,6 +13,8 @@ from graphopt.graphs.readers.pytorch.program_file import FxProgram, describe, sa
 from graphopt.hardware.measure.kinds.onnx_kind import load_onnx
 from graphopt.hardware.measure.kinds.torch_kinds import (
     compare_request,
+    flush_request,
+    fork_of,
     load_eager,
     load_inductor,
     load_program_file,
@@ -96,6 +98,13 @@ def test_a_value_of_16_bits_is_rounded_between_kernels(tmp_path: Path, dtype: to
     program = saved(tmp_path, lambda x: [(x * 1.1 + 0.3) * 0.7], torch.randn(64, dtype=dtype))
     found = compare_request({"program": program, "requests": {"mul": "cut"}, "knobs": {}})
     assert found["equal"] == equal and 0.1 < found["ratio"] < 10
+
+
+def test_denormal_numbers_are_flushed_in_one_fork_alone(tmp_path: Path) -> None:
+    program = saved(tmp_path, lambda x: [x * 1e-20], torch.full((64,), 1e-20))
+    given: dict[str, Any] = {"program": program, "requests": {}, "knobs": {}}
+    assert fork_of(given).bits == fork_of(given).bits != fork_of(given, flush=True).bits
+    assert 0.01 < flush_request(given)["ratio"] < 10 and not torch.equal(torch.tensor(1e-20) * 1e-20, torch.tensor(0.0))
 
 
 def test_a_rewriting_program_runs_in_torch_and_in_onnx_runtime(tmp_path: Path) -> None:

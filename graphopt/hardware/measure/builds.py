@@ -28,6 +28,7 @@ TASKS = {  # name -> module and function, which takes a mapping and gives one, b
     "lower": ("graphopt.hardware.inductor.lowering", "lower_request"),
     "compile": ("graphopt.hardware.inductor.lowering", "compile_request"),
     "compare": ("graphopt.hardware.measure.kinds.torch_kinds", "compare_request"),
+    "flush": ("graphopt.hardware.measure.kinds.torch_kinds", "flush_request"),
 }
 Built = dict[str, Any]
 

@@ -31,6 +31,7 @@ FORBIDDEN = {
     "close": "too far from the default's outputs or gradients",
 }
 BUILDERS = min(2, os.cpu_count() or 1)  # processes that lower and compile
+FLUSHED = 0.9  # of the time: at most this is said of denormal numbers
 TOLERANCE = 1e-3  # of `close`: difference over the largest absolute value of a tensor
 Solve = Callable[[Graph], Answer]
 
@@ -57,8 +58,8 @@ class Optimized(nn.Module):
     """Called as `module` is, whose weights it uses. answers: by names of graphs (`inference`, or `forward` and
     `backward`), each with all that was measured; undone: names of those whose decision is not used, since outputs or
     gradients would not have been as they have to be. others: of graphs, the least time over the default's of what was
-    measured and gives other bits. allocator: of graphs, seconds by default with memory kept and with the user's malloc,
-    where memory is kept.
+    measured and gives other bits. flushed: of graphs, the time with denormal numbers flushed to zero over the time
+    without. allocator: of graphs, seconds by default with memory kept and with the user's malloc, where memory is kept.
 
     Inputs of other shapes make graphs of the same structure, which keep a decision unless a loss is predicted there.
     Calls with gradients where none were asked for make graphs that nothing was decided about: they are compiled by
@@ -71,9 +72,10 @@ class Optimized(nn.Module):
                  undone: tuple[str, ...], numerics: Numerics,
                  allocator: Mapping[str, tuple[float, float]] | None = None,
                  alike: Mapping[str, Alike] = MappingProxyType({}),
-                 others: Mapping[str, float] = MappingProxyType({})) -> None:  # fmt: skip
+                 others: Mapping[str, float] = MappingProxyType({}),
+                 flushed: Mapping[str, float] = MappingProxyType({})) -> None:  # fmt: skip
         super().__init__()
-        self.allocator, self.others = dict(allocator or {}), dict(others)
+        self.allocator, self.others, self.flushed = dict(allocator or {}), dict(others), dict(flushed)
         self.module, self.answers, self.undone, self.numerics = module, dict(answers), undone, numerics
         compiled = torch.compile(module, backend=decided(decisions, alike=alike))
         object.__setattr__(self, "_compiled", compiled)  # no second module of the same weights
@@ -87,6 +89,8 @@ class Optimized(nn.Module):
                 f"ratio {one / other:.3f}" for name, (one, other) in self.allocator.items()]  # fmt: skip
         close = [f'{name}: {ratio:.3f} with other bits, which numerics="close" allows'
                  for name, ratio in self.others.items() if ratio < 1 and self.numerics == "equal"]  # fmt: skip
+        close += [f"{name}: {ratio:.3f} of that after torch.set_flush_denormal(True): numbers below 1.2e-38 become zero"
+                  for name, ratio in self.flushed.items() if ratio < FLUSHED]  # fmt: skip
         return "\n".join([page(type(self.module).__name__, self.answers, self.undone, self.numerics), *close, *kept])
 
     __str__ = report
@@ -124,10 +128,14 @@ def optimized(module: nn.Module, inputs: Any, *, backward: bool, numerics: Numer
     gains = dict[str, tuple[float, float]]()
     if allocator == "keep":
         gains = {name: cost.kept_and_not(answer.graph) for name, answer in answers.items()}
+    used = {name: found[name] if name in kept else NOTHING for name in answers}
+    flushed = {name: cost.flushed(answer.graph, used[name]) for name, answer in answers.items()
+               if programs[name].device == "cpu"}  # fmt: skip
     prices = PriceTable(cost.service.table.path)
     return Optimized(module, answers, {keys[name]: found[name] for name in kept}, undone, numerics, gains,
                      dict(alike_of(programs[name], found[name]) for name in kept),
-                     {name: least_of_other_bits(prices, answer.graph) for name, answer in answers.items()})  # fmt: skip
+                     {name: least_of_other_bits(prices, answer.graph) for name, answer in answers.items()},
+                     flushed)  # fmt: skip
 
 
 def _kept(names: list[str], outcome: Callable[[list[str]], list[Tensor]], numerics: Numerics) -> list[str]:

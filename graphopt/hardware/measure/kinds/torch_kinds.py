@@ -65,23 +65,36 @@ def compare_request(given: Mapping[str, Any]) -> dict[str, Any]:
     """given: as `lower_request` takes it. `equal`: whether that code gives the bits of the default's, on drawn inputs.
     `ratio`: its time over the default's, by turns for a second or less, on a CPU and one thread. Raises GraphError
     where one of them cannot be lowered."""
+    default = {**given, "requests": {}, "knobs": {}}
+    columns = [fork_of(default), fork_of(given)]
+    return {"equal": columns[0].bits == columns[1].bits, "ratio": _ratio(columns)}
+
+
+def flush_request(given: Mapping[str, Any]) -> dict[str, Any]:
+    """given: as `lower_request` takes it. `ratio`: the time of that code where denormal numbers are flushed to zero
+    over its time where they are not, as of `compare_request`."""
+    return {"ratio": _ratio([fork_of(given), fork_of(given, flush=True)])}
+
+
+def fork_of(given: Mapping[str, Any], *, flush: bool = False) -> Fork:
+    """That code in a process of its own. flush: with denormal numbers flushed to zero."""
     from graphopt.hardware.inductor.lowering import lower_request
 
-    columns = list[Column]()
-    default: dict[str, Any] = {"requests": {}, "knobs": {}}
+    built = lower_request(given)
+    payload = {"source": built["source"], "digest": built["key"], "program": given["program"], "seed": 0}
     with torch.inference_mode():
-        for asked in (default, {}):
-            built = lower_request({**given, **asked})
-            payload = {"source": built["source"], "digest": built["key"], "program": given["program"], "seed": 0}
-            load_inductor(payload, "cpu")  # compiles, so that the fork finds it compiled
-            columns.append(Fork(partial(_here, payload)))
-    runs = [runs_for(column, COMPARED["block_seconds"]) for column in columns]
-    taken = by_turns(columns, runs, COMPARED, np.random.default_rng(0))
-    return {"equal": columns[0].bits == columns[1].bits, "ratio": float(np.median(ratios(np.asarray(taken))))}
+        load_inductor(payload, "cpu")  # compiles, so that the fork finds it compiled
+        return Fork(partial(_here, payload, flush))
 
 
-def _here(payload: dict[str, Any]) -> Here:
+def _here(payload: dict[str, Any], flush: bool) -> Here:
+    torch.set_flush_denormal(flush)
     return Here(cpu_timed(time.thread_time), load_inductor(payload, "cpu"))
+
+
+def _ratio(columns: Sequence[Column]) -> float:
+    runs = [runs_for(column, COMPARED["block_seconds"]) for column in columns]
+    return float(np.median(ratios(np.asarray(by_turns(columns, runs, COMPARED, np.random.default_rng(0))))))
 
 
 def runner_of(call: Callable[[list[Tensor]], Any], inputs: list[Tensor],
