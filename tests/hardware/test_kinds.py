@@ -18,6 +18,7 @@ from graphopt.hardware.measure.kinds.torch_kinds import (
     load_eager,
     load_inductor,
     load_program_file,
+    payload_of,
     runner_of,
 )
 from graphopt.rewrite.equivalence import random_inputs
@@ -103,7 +104,8 @@ def test_a_value_of_16_bits_is_rounded_between_kernels(tmp_path: Path, dtype: to
 def test_denormal_numbers_are_flushed_in_one_fork_alone(tmp_path: Path) -> None:
     program = saved(tmp_path, lambda x: [x * 1e-20], torch.full((64,), 1e-20))
     given: dict[str, Any] = {"program": program, "requests": {}, "knobs": {}}
-    assert fork_of(given).bits == fork_of(given).bits != fork_of(given, flush=True).bits
+    payload = payload_of(given)
+    assert fork_of(payload).bits == fork_of(payload).bits != fork_of(payload, flush=True).bits
     assert 0.01 < flush_request(given)["ratio"] < 10 and not torch.equal(torch.tensor(1e-20) * 1e-20, torch.tensor(0.0))
 
 

@@ -66,22 +66,27 @@ def compare_request(given: Mapping[str, Any]) -> dict[str, Any]:
     `ratio`: its time over the default's, by turns for a second or less, on a CPU and one thread. Raises GraphError
     where one of them cannot be lowered."""
     default = {**given, "requests": {}, "knobs": {}}
-    columns = [fork_of(default), fork_of(given)]
+    columns = [fork_of(payload_of(default)), fork_of(payload_of(given))]
     return {"equal": columns[0].bits == columns[1].bits, "ratio": _ratio(columns)}
 
 
 def flush_request(given: Mapping[str, Any]) -> dict[str, Any]:
     """given: as `lower_request` takes it. `ratio`: the time of that code where denormal numbers are flushed to zero
     over its time where they are not, as of `compare_request`."""
-    return {"ratio": _ratio([fork_of(given), fork_of(given, flush=True)])}
+    payload = payload_of(given)
+    return {"ratio": _ratio([fork_of(payload), fork_of(payload, flush=True)])}
 
 
-def fork_of(given: Mapping[str, Any], *, flush: bool = False) -> Fork:
-    """That code in a process of its own. flush: with denormal numbers flushed to zero."""
+def payload_of(given: Mapping[str, Any]) -> dict[str, Any]:
+    """Of the code for a request."""
     from graphopt.hardware.inductor.lowering import lower_request
 
     built = lower_request(given)
-    payload = {"source": built["source"], "digest": built["key"], "program": given["program"], "seed": 0}
+    return {"source": built["source"], "digest": built["key"], "program": given["program"], "seed": 0}
+
+
+def fork_of(payload: dict[str, Any], *, flush: bool = False) -> Fork:
+    """That code in a process of its own. flush: with denormal numbers flushed to zero."""
     with torch.inference_mode():
         load_inductor(payload, "cpu")  # compiles, so that the fork finds it compiled
         return Fork(partial(_here, payload, flush))
