@@ -29,6 +29,7 @@ from graphopt.rewrite.ir.vocabulary import Operation
 
 POOL = (1 << 20) + 7  # random numbers that the inputs of ops are filled with, over and over
 COMPARED = {"rounds": 7, "noise": 0.01, "seconds": 0.4, "block_seconds": 0.01}  # as of `Comparing`
+ROUGHLY: dict[str, Any] = {"rounds": 3, "noise": 0.03, "seconds": 0.05, "block_seconds": 0.003}  # of large differences
 WARM_UP = 3  # runs before a CUDA graph is captured: libraries choose their kernels in them
 
 
@@ -72,9 +73,9 @@ def compare_request(given: Mapping[str, Any]) -> dict[str, Any]:
 
 def flush_request(given: Mapping[str, Any]) -> dict[str, Any]:
     """given: as `lower_request` takes it. `ratio`: the time of that code where denormal numbers are flushed to zero
-    over its time where they are not, as of `compare_request`."""
+    over its time where they are not, roughly."""
     payload = payload_of(given)
-    return {"ratio": _ratio([fork_of(payload), fork_of(payload, flush=True)])}
+    return {"ratio": _ratio([fork_of(payload), fork_of(payload, flush=True)], ROUGHLY)}
 
 
 def payload_of(given: Mapping[str, Any]) -> dict[str, Any]:
@@ -97,9 +98,9 @@ def _here(payload: dict[str, Any], flush: bool) -> Here:
     return Here(cpu_timed(time.thread_time), load_inductor(payload, "cpu"))
 
 
-def _ratio(columns: Sequence[Column]) -> float:
-    runs = [runs_for(column, COMPARED["block_seconds"]) for column in columns]
-    return float(np.median(ratios(np.asarray(by_turns(columns, runs, COMPARED, np.random.default_rng(0))))))
+def _ratio(columns: Sequence[Column], how: dict[str, Any] = COMPARED) -> float:
+    runs = [runs_for(column, how["block_seconds"]) for column in columns]
+    return float(np.median(ratios(np.asarray(by_turns(columns, runs, how, np.random.default_rng(0))))))
 
 
 def runner_of(call: Callable[[list[Tensor]], Any], inputs: list[Tensor],
