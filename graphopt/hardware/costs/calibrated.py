@@ -45,12 +45,12 @@ RULES = {"reads_threshold": "reads", "opcount_threshold": "size", "acc_reads_thr
 def preset_named(name: str | None) -> Preset:
     """`here`: what was measured here, if anything was, else `shipped`. `shipped`: of those that come with graphopt the
     one for vectors as wide as this processor's, and of its maker. Other names as `load`."""
-    measured = name == "here" and (cache_dir() / FILE).is_file()
-    if measured or name not in ("here", "shipped"):
-        return load(None if measured else name)
-    if not has_avx512():
-        return load("epyc_zen5_avx2_torch213")
-    return load("xeon_avx512_torch213" if "Intel" in processor() else "epyc_zen5_avx512_torch213")
+    if name == "here":
+        name = None if (cache_dir() / FILE).is_file() else "shipped"
+    if name == "shipped":
+        wide = "xeon_avx512_torch213" if "Intel" in processor() else "epyc_zen5_avx512_torch213"
+        name = wide if has_avx512() else "epyc_zen5_avx2_torch213"
+    return load(name)
 
 
 class Calibrated(CostModel):
