@@ -27,8 +27,8 @@ INTERRUPTED = "interrupted; the same command goes on where it stopped"
 
 @contextlib.contextmanager
 def sentences() -> Iterator[None]:
-    """Turns what escapes the command into one sentence and an exit code: 1, or 2 when the command line has no meaning,
-    or 130 after Ctrl-C and 143 after SIGTERM. GRAPHOPT_TRACEBACK=1 or HYDRA_FULL_ERROR=1 show tracebacks instead."""
+    """Turns an exception of the command into one sentence and an exit code: 1, or 2 for an invalid command line, 130
+    after Ctrl-C and 143 after SIGTERM. GRAPHOPT_TRACEBACK=1 or HYDRA_FULL_ERROR=1 show tracebacks instead."""
     asked = "1" in (os.environ.get("GRAPHOPT_TRACEBACK"), os.environ.get("HYDRA_FULL_ERROR"))
     terminated: list[int] = []
     try:
@@ -85,7 +85,7 @@ def readable_help(arguments: Sequence[str]) -> Iterator[None]:
 
 
 def _with_purposes(line: str, width: int) -> list[str]:
-    """`GROUP: NAME, NAME, ...` as one line for each option, with what it is for."""
+    """`GROUP: NAME, NAME, ...` as one line for each option, with its purpose."""
     group, _, names = line.partition(": ")
     if not (CONF / group).is_dir() or not names:
         return [line]
@@ -95,8 +95,9 @@ def _with_purposes(line: str, width: int) -> list[str]:
 
 
 def for_each_job(words: Sequence[str]) -> list[str]:
-    """The words of a sweep, where those that set something inside a group (`algo.hops=2`) are a choice of one. What
-    does not vary Hydra sets in the usual options first, whatever jobs choose, and ends if these lack it."""
+    """The words of a sweep, where words that set a key inside a group (`algo.hops=2`) become a choice of one value.
+    Hydra applies words without alternatives to the default options first, whatever jobs choose, and fails if the
+    default lacks the key."""
     if not {"-m", "--multirun"} & {*words}:
         return list(words)
     groups = [path.name for path in CONF.iterdir() if path.is_dir() and path.name != "hydra"]

@@ -15,7 +15,7 @@ U64 = NDArray[np.uint64]
 
 
 def colours(graph: Graph, *facts: NDArray[Any]) -> Iterator[U64]:
-    """[N] colours after 0, 1, 2, ... hops, without end. facts: what makes ops alike, whole numbers [N] each.
+    """[N] colours after 0, 1, 2, ... hops, without end. facts: integers [N] each, equal for ops that are alike.
 
     A hop adds the colours of inputs and those of readers, as multisets: their order does not count.
     """

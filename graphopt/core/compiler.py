@@ -1,10 +1,10 @@
-"""What a compiler decides by itself about a graph, and which of its settings a task may decide for a whole graph.
+"""A compiler's own decisions about a graph, and its settings that a task may decide for a whole graph.
 
 Readers of compilers' own graphs (`graphopt.hardware.inductor`) note `stored` in the attributes of every op that the
-compiler can as well compute where it is read. Knobs are declared here: nothing else of a compiler is ever set by what a
-file says. Equal: the same operators in the same precision. Outputs are nearly always the same bit for bit, which
-`cost=inductor` checks. A sum may be taken in other parts, and a value of 16 bits is rounded between two kernels. Close:
-arithmetic changes, so a user has to allow it.
+compiler can as well compute where it is read. Knobs are declared here: a file can set nothing else of a compiler.
+Equal: the same operators in the same precision. Outputs are nearly always the same bit for bit, which `cost=inductor`
+checks. A sum may be taken in other parts, and a value of 16 bits is rounded between two kernels. Close: arithmetic
+changes, so a user has to allow it.
 """
 
 from collections.abc import Mapping
@@ -27,7 +27,7 @@ class CompilerChoice(NamedTuple):
 
 @once_per_graph
 def compiler_choice(graph: Graph) -> CompilerChoice | None:
-    """What the compiler does by default; None of graphs that no compiler was asked about."""
+    """The compiler's default decision; None for graphs that no compiler was asked about."""
     said = [attributes.get(STORED) for attributes in graph.attributes]
     free = np.array([value is not None for value in said], np.bool_)
     if not free.any():
@@ -54,7 +54,7 @@ class Knob:
 
     @property
     def words(self) -> tuple[str, ...]:
-        """What the choices are called."""
+        """Names of the choices."""
         return ("default", *map(str, self.values[1:]))
 
 
@@ -82,8 +82,8 @@ def knobs(numerics: Numerics | None, device: Device = "cpu") -> tuple[Knob, ...]
 
 
 def options(settings: Mapping[str, int], compiling: bool = False) -> dict[str, Any]:
-    """Options of the compiler and their values, of settings: knob -> choice; compiling: those alone that count after
-    the source is written. Raises ValueError for what is none."""
+    """Options of the compiler and their values, from settings: knob -> choice; compiling: only options that matter
+    after the source is written. Raises ValueError for an unknown knob or choice."""
     declared = {knob.name: knob for knob in KNOBS}
     for name, choice in settings.items():
         if name not in declared or not 0 <= choice < len(declared[name].values):

@@ -16,8 +16,8 @@ def shortened(sentence: str) -> str:
 
 
 class UserError(Exception):
-    """Something the user can put right. The message is one sentence that says what is wrong and what to do; programs
-    print it and end with `exit_code`, without a traceback."""
+    """An error that the user can correct. The message is one sentence with the cause and the remedy; programs print it
+    and end with `exit_code`, without a traceback."""
 
     exit_code = 1
 
@@ -36,7 +36,8 @@ class UsageError(UserError):
 
 
 class Incompatible(UserError):
-    """The chosen parts do not fit together; the sentence names what would fit. In a sweep: a row `status: illegal`."""
+    """The chosen parts do not fit together; the sentence names parts that would. In a sweep: a row `status:
+    illegal`."""
 
 
 class RowsFailed(UserError):
@@ -56,7 +57,7 @@ class NothingFits(UserError):
 
 
 class Unsolved(Exception):
-    """A method cannot solve this graph; the message is one sentence that says why and what to do. The graph's row is
+    """A method cannot solve this graph; the message is one sentence with the cause and the remedy. The graph's row is
     marked failed, and others go on."""
 
     def __str__(self) -> str:
@@ -68,11 +69,11 @@ class Unreadable(UserError):
 
 
 class DecisionError(UserError):
-    """A decision file is missing, damaged, or of another graph; the message says which and what to do."""
+    """A decision file is missing, damaged, or of another graph; the message names the case and the remedy."""
 
 
 class Unmeasured(UserError):
-    """What a case costs cannot be measured. Its row is marked failed, and others go on."""
+    """The cost of a graph cannot be measured. Its row is marked failed, and others go on."""
 
 
 @contextmanager

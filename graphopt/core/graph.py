@@ -1,4 +1,4 @@
-"""`Graph`: a computation graph as immutable arrays. What was given; never mutated, never re-ordered.
+"""`Graph`: a computation graph as immutable arrays, as it was read; never mutated, never re-ordered.
 
 Shape legend: N ops, T tensors, E operand edges (one per op input, in order), A total of shape entries.
 """
@@ -46,8 +46,8 @@ Known = TypeVar("Known")
 
 
 class GraphError(ValueError):
-    """The input cannot become a graph; the message says what is wrong and what to do. It may quote names from a file:
-    what a terminal should not be told is written out, and of a very long one the middle is left out."""
+    """The input cannot become a graph; the message has the cause and the remedy. It may quote names from a file:
+    control characters are written out, and a very long name loses its middle."""
 
     def __init__(self, message: str) -> None:
         text, half = printable(message), LONGEST_MESSAGE // 2
@@ -86,7 +86,7 @@ class Graph:
     )  # [N] ops that learners must not be taught by, since some of a test are like them, or empty
     program: Any = field(
         default=None, repr=False
-    )  # what it came from, if any: FX GraphModule, FxProgram, the content of a program's file, ONNX model
+    )  # its source, if any: FX GraphModule, FxProgram, the content of a program's file, ONNX model
 
     def __post_init__(self) -> None:
         for text in ("name", "family"):
@@ -281,7 +281,7 @@ def _validate(graph: Graph) -> None:
 
 
 def once_per_graph(function: Callable[[Graph], Known]) -> Callable[[Graph], Known]:
-    """Remembers what a function of a graph returns for as long as the graph lives."""
+    """Remembers the result of a function of a graph for as long as the graph lives."""
     known: WeakKeyDictionary[Graph, Known] = WeakKeyDictionary()
 
     @wraps(function)

@@ -125,7 +125,7 @@ class GraphBuilder:
         """Finds a topological order and packs the arrays.
 
         Args:
-            program: what executes the graph, for cost models that run it.
+            program: the executable form of the graph, for cost models that run it.
         Returns: the `Graph`.
         Raises: GraphError for an empty or cyclic graph, or a name that two ops share.
         """
@@ -188,8 +188,8 @@ class GraphBuilder:
 
 
 def stable_order(needs: Sequence[set[int]]) -> list[int]:
-    """A topological order of items that need others: among ready ones the first goes first. What is on a cycle, or
-    behind one, is left out."""
+    """A topological order of items that need others: among ready items the first goes first. Items on a cycle, or
+    behind one, are left out."""
     waiting = [len(others) for others in needs]
     readers: list[list[int]] = [[] for _ in needs]
     for item, others in enumerate(needs):

@@ -1,4 +1,4 @@
-"""Kernels from store/inline flags: what fusion may do, independent of what it costs.
+"""Kernels from store/inline flags: the legal fusions, independent of their costs.
 
 A kernel is one stored op plus every inlined op that it needs, found backwards through inlined ops; an op with several
 consumers is computed in each of their kernels. So any flags give an acyclic set of kernels. `legalise` keeps requests
@@ -97,7 +97,7 @@ def _add_input(inputs: NDArray[np.int32], count: int, limit: int, tensor: int) -
     if count > limit:
         return count
     known = False
-    for i in range(count):  # no early end: what the processor cannot guess costs more than it saves
+    for i in range(count):  # no early end: a mispredicted branch costs more than it saves
         known |= inputs[i] == tensor
     inputs[count] = tensor
     return count + (not known)

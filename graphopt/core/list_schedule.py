@@ -1,7 +1,7 @@
 """List schedules: HEFT, and list scheduling by bottom level. Plain functions on arrays; exact schedules, no search.
 
 Both take a dependency graph of tasks in topological order, and treat links as HEFT does: as many transfers at a time as
-there are. The event simulator, whose links are narrower, prices what they decide.
+there are. The event simulator, whose links are narrower, prices their decisions.
 
 Shape legend: N tasks (ids without work included), D devices, E dependencies.
 """
@@ -25,7 +25,7 @@ class Dependencies(NamedTuple):
     """Who reads whose results, as CSR by reader. Arrays for Numba."""
 
     ptr: Any  # int64 [N+1]
-    source: Any  # int32 [E] the task that makes what is read
+    source: Any  # int32 [E] the producing task
     size: Any  # float64 [E] bytes
 
 
@@ -92,8 +92,8 @@ def list_by_bottom_level(
 ) -> Schedule:
     """List scheduling. Whenever a device is idle and a task is ready, the task with the longest path to the end is
     started. It runs on the idle device where it ends first. Of equal paths the task with the largest `tie` [N] goes
-    first, then that with the smallest id; of equal devices the first. What takes no time keeps its device until all
-    devices that are idle at that time have started something, as in the event simulator."""
+    first, then that with the smallest id; of equal devices the first. A task of zero seconds keeps its device until all
+    devices that are idle at that time have started a task, as in the event simulator."""
     level = _bottom_levels(time_ND.mean(1), needs, links.mean_latency + needs.size * links.mean_per_byte)
     position = positions(level, np.zeros(len(level)) if tie is None else tie)
     device, start, end = _start_when_idle(time_ND, works, needs, links, np.argsort(position), position)
@@ -108,9 +108,8 @@ def positions(urgency: F64, tie: F64) -> I64:
 
 
 def tie_breaks(seconds: F64, needs: Dependencies) -> list[F64]:
-    """[N] what may decide between tasks of one bottom level. Nothing (the smallest id goes first), how many
-    dependencies wait for the task, or how long it takes itself. Or the work that waits for it directly, or the largest
-    id."""
+    """[N] tie breaks between tasks of one bottom level, one array each: none (the smallest id goes first), the number
+    of dependent tasks, the task's own time, the work of its direct dependents, and the largest id."""
     reader = np.repeat(np.arange(len(seconds)), np.diff(needs.ptr))
     waiting = np.bincount(needs.source, minlength=len(seconds)).astype(np.float64)
     work = np.bincount(needs.source, seconds[reader], len(seconds)).astype(np.float64)
@@ -240,7 +239,7 @@ def _readers(needs, num):  # type: ignore[no-untyped-def]
 
 
 def rough_seconds(graph: Graph, device: Device) -> F64:
-    """[N] launch + the larger of FLOP / peak and bytes / bandwidth, or what was measured on this kind of device; views
+    """[N] launch + the larger of FLOP / peak and bytes / bandwidth, or the time measured on this kind of device; views
     take none."""
     read = np.bincount(graph.operand_op, graph.tensor_bytes[graph.input_tensor], graph.num_ops)
     contraction = graph.category == Category.CONTRACTION

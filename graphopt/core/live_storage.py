@@ -1,4 +1,4 @@
-"""`LiveStorage`: what every node of a program allocates and when it may go, so that any order of ops has a peak.
+"""`LiveStorage`: the allocations of every node of a program and their last uses, so that any order of ops has a peak.
 
 An op's allocations do not depend on when it runs, so a table of them prices every order exactly. Nodes that have no
 place of their own in an order (views, constants) run right before the first op that needs them. `OpStorage` is the same
@@ -23,7 +23,7 @@ class LiveStorage(NamedTuple):
     op_node: I64  # [N] the node that computes an op, -1 for ops that are not ordered
     first_ptr: I64  # [N+2]
     first: I64  # nodes without a place that must have run before each op, and (row N) before the end; in order
-    workspace: I64  # [P] bytes above what lived before, at the node's worst moment; results are among them
+    workspace: I64  # [P] bytes that the node adds at its worst moment, results included
     made_ptr: I64  # [P+1]
     made: I64  # storages that each node makes
     read_ptr: I64  # [P+1]
@@ -165,7 +165,7 @@ def _pop(heap, size):  # type: ignore[no-untyped-def]
 
 
 class OpStorage(NamedTuple):
-    """`LiveStorage` by ops: what nodes without a place make is there from its first reader on. Arrays for Numba."""
+    """`LiveStorage` by ops: results of nodes without a place exist from their first reader on. Arrays for Numba."""
 
     base: int  # bytes
     workspace: I64  # [N]

@@ -1,4 +1,4 @@
-"""`Machine`: what a plan runs on. Devices, the links between them, the rule by which results travel. All is data."""
+"""`Machine`: devices, the links between them, and the rule by which results travel. All is data."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -72,10 +72,10 @@ class TransferRule:
     multicast: one transfer of a result serves all its remote consumers, on however many devices; else one each.
     order: waiting transfers go by the priority of the producing op, or first in, first out by when they became ready.
     op_order: ready kernels start by plan priority (ties by op id), or first in, first out by when they became ready.
-    ties: what is first of kernels that became ready at one instant, first in first out. `id` = the smallest op id, and
-        all that can start at an instant does so together. `name` = one thing happens after the other, as in simulators
-        that handle one event at a time: results arrive by the names of their producers, then of their readers, as
-        strings; then lanes start, then devices, by the names of devices, and what takes no time ends before the next
+    ties: the order of kernels that became ready at one instant, first in first out. `id` = the smallest op id, and all
+        that can start at an instant does so together. `name` = one thing happens after the other, as in simulators that
+        handle one event at a time: results arrive by the names of their producers, then of their readers, as strings;
+        then lanes start, then devices, by the names of devices, and a kernel of zero seconds ends before the next
         start. Kernels that wait for nothing are in op order.
     op_overhead: seconds the device stays busy after every kernel of non-zero cost.
     lane_overhead: seconds the lane stays busy after every transfer has arrived.

@@ -5,7 +5,7 @@ from enum import IntEnum
 
 
 class Category(IntEnum):
-    """How an operator touches its iteration space. Decides what fusion may do with it."""
+    """How an operator touches its iteration space. Decides the legal fusions."""
 
     ELEMENTWISE = 0  # one output element per input element, broadcasting allowed
     VIEW = 1  # no kernel: the result is its input read with other indices (reshape, transpose, slice, expand)

@@ -1,6 +1,6 @@
 """An independent oracle: is a plan valid? Plain Python; shares no code with the tasks that make plans.
 
-It returns sentences that say what is wrong; an empty list means valid. It is not fast.
+It returns one sentence for each error; an empty list means valid. It is not fast.
 """
 
 import math
@@ -16,7 +16,7 @@ from graphopt.core.plan import Plans
 
 
 def check(plan: Plans, machine: Machine) -> list[str]:
-    """What is wrong with a plan (a batch of one)."""
+    """The errors of a plan (a batch of one)."""
     graph, name = plan.graph, plan.graph.op_names
     wrong = [f"op {name[n]} is on device {d} of {machine.num_devices}" for n, d in enumerate(plan.device[0].tolist())
              if not 0 <= d < machine.num_devices]  # fmt: skip

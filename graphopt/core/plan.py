@@ -1,4 +1,4 @@
-"""`Plans`: what would be executed. The waist between tasks (which make plans) and cost models (which price them).
+"""`Plans`: executable plans, the interface between tasks (which make plans) and cost models (which price them).
 
 `Head`: one kind of choice that a task makes for every op; decisions are arrays of choices. `compact`: plans as small
 arrays for files. Of random keys only the order is kept, and only where it matters; prices stay exactly equal.
@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from graphopt.core.graph import Graph
 
-CHOICE = "choice_"  # what names of arrays of choices begin with
+CHOICE = "choice_"  # prefix of the names of arrays of choices
 Floats = NDArray[np.floating[Any]]
 
 
@@ -34,7 +34,8 @@ class Plans:
     inline: NDArray[np.bool_]  # [B, N]
     transfer: NDArray[np.float64] | None = None  # [B, T, D] transfer priorities, else those of the producing op
     choices: Mapping[str, NDArray[np.int16]] = field(default_factory=dict)
-    """What else is decided, by the names of heads of role `choice`: [B, N], or [B, ...] for what is no op's own."""
+    """Further decisions, by the names of heads of role `choice`: [B, N], or [B, ...] for decisions that belong to no
+    op."""
 
     def __post_init__(self) -> None:
         shape = (len(self.device), self.graph.num_ops)
@@ -68,7 +69,7 @@ class Plans:
 
 
 class Role(Enum):
-    """What the choices of a head mean. Code that needs a head asks for its role, never for its name."""
+    """The meaning of a head's choices. Code that needs a head asks for its role, never for its name."""
 
     DEVICE = "device"  # where the op runs: choice d is device d of the machine
     PRIORITY = "priority"  # among ready kernels of a device the highest starts first
@@ -79,7 +80,7 @@ class Role(Enum):
 @dataclass(frozen=True, slots=True)
 class Head:
     """name: as files and messages have it. count: the largest number of choices that an op has; they are 0 to
-    count - 1. words: what they are called, where they have names."""
+    count - 1. words: names of the choices, if any."""
 
     name: str
     count: int

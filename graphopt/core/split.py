@@ -1,4 +1,4 @@
-"""`Step`: one training step as two programs. It says which values the forward program saves, and what the backward
+"""`Step`: one training step as two programs. It says which values the forward program saves, and which the backward
 program computes again, in which order. It also says how many bytes are held at every moment.
 
 A step is a graph of forward and gradients at once. Each op carries attributes: `late` (it needs a gradient, so that
@@ -42,11 +42,11 @@ class Step(NamedTuple):
 
 
 class Footprint(NamedTuple):
-    """What a split costs. Bytes are those that the step adds to weights and inputs."""
+    """The cost of a split. Bytes are those that the step adds to weights and inputs."""
 
     forward: int  # bytes at the worst moment of the forward program
     backward: int  # the same of the backward program, gradients included
-    saved: int  # bytes of what is handed from one to the other
+    saved: int  # bytes handed from one program to the other
     again: float  # sum of `work` over ops that run twice
 
     @property
@@ -60,7 +60,7 @@ def is_step(graph: Graph) -> bool:
 
 @once_per_graph
 def step_of(graph: Graph) -> Step:
-    """The step that a graph is. Raises GraphError where its ops do not say what a step's ops say."""
+    """A graph as a step. Raises GraphError where its ops lack the attributes of a step's ops."""
     if not is_step(graph):
         raise GraphError(f"graph {graph.name!r} is no training step; capture one with dataset=training_step")
     n, made = graph.num_ops, graph.producer >= 0
@@ -109,7 +109,7 @@ def _touched(graph: Graph, storage: I64, op: int) -> list[int]:
 
 
 def complete(step: Step, saved: Bool) -> Bool:
-    """[N] what is saved indeed: of ops with a choice those asked for that the backward program needs, and fixed ones
+    """[N] ops that are saved: of ops with a choice, the requested ones that the backward program needs; and fixed ops
     that it needs."""
     kept, _ = _needed(step, saved)
     return kept
@@ -122,7 +122,7 @@ def runs_twice(step: Step, saved: Bool) -> Bool:
 
 
 def footprint(step: Step, saved: Bool, work: NDArray[np.float64]) -> Footprint:
-    """The split that saves the ops of `saved` [N]; `work` [N] is what it costs to run an op once more."""
+    """The split that saves the ops of `saved` [N]; `work` [N] is the cost of running an op once more."""
     forward, backward, handed, again = evaluate(step, saved, work)
     return Footprint(int(forward), int(backward), int(handed), float(again))
 
@@ -163,7 +163,8 @@ def _forward_runs(step: Step, kept: Bool) -> Bool:
 
 @njit(cache=True, nogil=True)
 def _backward_order(step: Step, runs: Bool) -> I32:
-    """Ops of the backward program: from the first late op on in the step's order, each preceded by what it needs."""
+    """Ops of the backward program: from the first late op on in the step's order, each preceded by the ops that it
+    needs."""
     n = len(step.late)
     order, placed = np.empty(n, np.int32), np.zeros(n, np.bool_)
     stack, pulled = np.empty(len(step.source) + n + 1, np.int32), np.empty(n, np.int32)
@@ -177,7 +178,7 @@ def _backward_order(step: Step, runs: Bool) -> I32:
                 continue
             stack[0] = target
             top = 1
-        else:  # what the backward program returns without any gradient
+        else:  # results of the backward program without any gradient
             for op in range(first):
                 if (step.returns[op] & 2) > 0 and runs[op] and not placed[op]:
                     stack[top] = op
@@ -201,9 +202,10 @@ def _backward_order(step: Step, runs: Bool) -> I32:
 
 @njit(cache=True, nogil=True)
 def _highest(step, order, stay, there, held, written):  # type: ignore[no-untyped-def]
-    """Bytes at the worst moment while ops run in `order`: each makes its storages, and what nobody reads later goes,
-    except what is in `stay` [S]. there: [S] storages that are there from the beginning, `held` bytes in all. written:
-    [S] storages that take memory. An op that makes others alone runs within their readers, and reads as late."""
+    """Bytes at the worst moment while ops run in `order`: each allocates its storages, and storages without a later
+    reader are freed, except those in `stay` [S]. there: [S] storages that exist from the beginning, `held` bytes in
+    all. written: [S] storages that take memory. An op that makes others alone runs within their readers, and reads as
+    late."""
     n = len(order)
     last = np.full(len(step.num_bytes), -1, np.int64)
     for i in range(n - 1, -1, -1):

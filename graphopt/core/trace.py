@@ -1,4 +1,4 @@
-"""`Trace`: what happened in one simulated run, and its file for Chrome's tracing page and Perfetto."""
+"""`Trace`: the events of one simulated run, and its file for Chrome's tracing page and Perfetto."""
 
 import json
 from dataclasses import dataclass

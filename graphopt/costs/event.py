@@ -8,15 +8,15 @@ The rules (docs/semantics.md says the same):
   destination). Waiting transfers go by the priority of the producing op or by the plan's transfer keys; ties by tensor
   id, then destination. Graph inputs and weights are not sent.
 - First in, first out means by the step at which an item became ready (steps are defined next), ties as above, or by
-  name (`TransferRule.ties`): then what takes no time ends before anything else starts.
+  name (`TransferRule.ties`): then items of zero seconds end before anything else starts.
 - At one instant all that ends comes first (it frees memory, makes kernels ready), then all that starts (it allocates).
-  Each such pair is a step; what takes no time ends in a further step of the same instant. Kernels start after the
+  Each such pair is a step; items of zero seconds end in a further step of the same instant. Kernels start after the
   transfers of that instant that take no time have arrived.
 - Memory: weights are resident on every device that reads them; graph inputs from time 0 on every device that reads them
   until the last reader there ends; a result from the start of its kernel, a received copy from the start of its
   transfer, both until the last reader there has ended; a result also until its outgoing transfers have ended. Graph
   outputs stay where they were made. Under `tick_before` copies are not counted, a result lasts until one tick before
-  its last reader anywhere ends, and at one instant what starts comes first.
+  its last reader anywhere ends, and at one instant starts come before ends.
 
 All durations are multiples of `GRID` seconds, so sums are exact below 8192 s and do not depend on their order; but for
 the clock that counts ticks in floating point.
@@ -82,7 +82,7 @@ def _on_one_device(flow, device):  # type: ignore[no-untyped-def]
 
 @njit(cache=True, nogil=True)
 def _sum_of_times(flow, links, device):  # type: ignore[no-untyped-def]
-    """The makespan on one device, whatever the order."""
+    """The makespan on one device, the same for every order."""
     total = 0.0
     for n in range(len(device)):
         if flow.is_kernel[n]:
@@ -132,8 +132,8 @@ def _run(flow, links, scratch, device, priority, keys, memory, trace, peak, log)
     if memory:
         load_inputs(flow, device, uses, live, peak)
     while True:
-        # What can start, starts: transfers, then kernels unless a transfer that takes no time has to arrive first.
-        # By name nothing starts before what takes no time has ended.
+        # Ready items start: transfers, then kernels unless a transfer of zero seconds has to arrive first.
+        # By name nothing starts before items of zero seconds have ended.
         starts = idle_lanes + idle_devices
         if by_name:
             _sort_by_rank(startable, np.int64(0), idle_devices, resource_rank)
@@ -195,7 +195,7 @@ def _run(flow, links, scratch, device, priority, keys, memory, trace, peak, log)
                 log.bytes[step, d] = live[d]
         if events == 0:
             return now, done
-        # What ends next, and all else that ends at that time.
+        # The next end, and all other ends at that time.
         now = event_time[0]
         step += 1
         while events > 0 and event_time[0] == now:
@@ -226,7 +226,7 @@ def _run(flow, links, scratch, device, priority, keys, memory, trace, peak, log)
                         if memory and not from_kernel:
                             uses[tensor * devices + there] += 1
                         waiting[kernel] -= 1
-                        if by_name:  # what arrives last by name decides
+                        if by_name:  # the last arrival by name decides
                             names = maker_rank[tensor] << 32 | name_rank[kernel]
                             tie[kernel] = max(tie[kernel], names) if key[kernel] == step else names
                             key[kernel] = step

@@ -60,7 +60,7 @@ class LinkArrays(NamedTuple):
 
 
 class Log(NamedTuple):
-    """What a traced simulation writes: items are kernels 0 .. N-1, then transfers in order of creation."""
+    """The log of a traced simulation: items are kernels 0 .. N-1, then transfers in order of creation."""
 
     start: Any  # float64 [N+E] seconds
     end: Any  # float64 [N+E]
@@ -83,8 +83,8 @@ class Scratch(NamedTuple):
     child: Any  # int32 [N+E] pairing heaps of waiting items
     sibling: Any  # int32 [N+E]
     root: Any  # int32 [R] first waiting item of every resource, or -1
-    running: Any  # int32 [R] item, or what else a resource does
-    event_time: Any  # float64 [R] binary heap of the ends of what runs
+    running: Any  # int32 [R] the item of a resource, or its state
+    event_time: Any  # float64 [R] binary heap of the ends of running items
     event_resource: Any  # int32 [R]
     startable: Any  # int32 [R] idle devices with waiting kernels; from D on idle lanes with waiting transfers
     source: Any  # int32 [R] the device from which a lane starts; of own lanes set when a transfer gets one

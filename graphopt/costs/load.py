@@ -1,4 +1,4 @@
-"""The load of every device under a plan: what limits the throughput of pipelined inference.
+"""The load of every device under a plan: the largest limits the throughput of pipelined inference.
 
 There all devices work at the same time, on different samples (the rule of Tarnawski et al., "Efficient algorithms for
 device placement of DNN graph operators", NeurIPS 2020).
@@ -10,9 +10,9 @@ The load of a device is the sum of
 Devices that do not pay for transfers (`pays_transfers: false`) have the first part only. Order does not matter. Memory
 is that of the weights of a device's kernels: samples stream through.
 
-Plans that differ little are priced by what differs. The loads of a plan follow from those of the plan before it. What
-changed are the kernels that moved, and the tensors that these make and read. Durations are multiples of `GRID`, so as
-long as sums are exact (below `EXACT`) the loads are the same to the last bit.
+Plans that differ little are priced by their differences. The loads of a plan follow from those of the plan before it.
+The differences are the kernels that moved, and the tensors that these make and read. Durations are multiples of `GRID`,
+so as long as sums are exact (below `EXACT`) the loads are the same to the last bit.
 
 Shape legend: B plans, N ops, T tensors, D devices.
 """
@@ -29,7 +29,7 @@ FEW = 8  # a plan follows from another one if fewer than one op in so many moved
 
 
 class Loads(NamedTuple):
-    """Plans and what they load their devices with. Arrays for Numba."""
+    """Plans and the loads of their devices. Arrays for Numba."""
 
     device: Any  # int16 [B, N]
     seconds: Any  # float64 [B, D]
@@ -105,7 +105,7 @@ def _beside(flow, ops, touched, met, stamp):  # type: ignore[no-untyped-def]
 
 @njit(cache=True, nogil=True)
 def _add(flow, links, pays, maker, here, ops, tensors, sign, seconds, weights):  # type: ignore[no-untyped-def]
-    """Adds what the ops and the tensors load devices with under a plan [N], or takes it away."""
+    """Adds the loads of ops and tensors under a plan [N] to those of devices, or subtracts them."""
     for n in ops:
         if flow.is_kernel[n]:
             seconds[here[n]] += sign * flow.time[n, flow.column[here[n]]]

@@ -110,8 +110,8 @@ def _sortable(number):  # type: ignore[no-untyped-def]
 def rank_by_priority(priority, order, rank):  # type: ignore[no-untyped-def]
     """Fills `order` and `rank` by descending priority, ties by op id.
 
-    Few ops by insertion. Others by radix sort of the first 22 bits in which priorities differ, then insertion for what
-    only later bits tell apart; where that takes long, by radix sort of all bits.
+    Few ops by insertion. Others by radix sort of the first 22 bits in which priorities differ, then insertion for ops
+    that only later bits tell apart; where that takes long, by radix sort of all bits.
     """
     num_ops = len(priority)
     bits, varying = np.empty(num_ops, np.int64), np.int64(0)

@@ -1,13 +1,12 @@
 """The event simulation of the usual machine: the rules of `graphopt.costs.event`, about twice as fast.
 
 The usual machine has one lane per pair of devices, no overheads, and lets everything wait by the plan's priority, or
-transfers by keys of their own. Then nothing depends on the order of what ends at one instant.
-What makes the loop fast:
+transfers by keys of their own. Then nothing depends on the order of ends at one instant. The loop is fast by:
 
-- What ends next is the root of a tree of minima over all devices and lanes. Its entries are whole numbers, the time in
+- The next end is the root of a tree of minima over all devices and lanes. Its entries are whole numbers, the time in
   units of `GRID` above the number of the device or lane, so a change is one minimum per level, without a branch.
-- What waits by priority is a set of ranks, bits in three levels. Its lowest rank stands apart, so a start does not
-  search for it.
+- Items that wait by priority are a set of ranks, bits in three levels. Its lowest rank stands apart, so a start does
+  not search for it.
 - An op's device and the number of inputs that it waits for share one word.
 - Whether an input was the last one is a bit that is set or not, no branch.
 - Indices are unsigned: Numba then does not look whether they are negative.
@@ -25,7 +24,7 @@ from graphopt.costs.queues import dequeue, levels, lowest_bit, meld, rank_by_pri
 
 MAX_DEVICES = 31  # R stays below 2^10
 _NONE = np.int32(1 << 30)  # the lowest rank of an empty set
-_NEVER = np.int64(0x7FFFFFFFFFFFFFFF)  # the entry of what runs nothing
+_NEVER = np.int64(0x7FFFFFFFFFFFFFFF)  # the entry of an idle resource
 _TICKS = 1.0 / GRID
 _LONGEST = np.int64(2**53)  # ticks: 8192 s
 _U = np.uintp

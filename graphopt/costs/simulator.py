@@ -78,7 +78,7 @@ class Simulator(CostModel):
         return self._price_rows(plan, np.zeros(1, np.int64), True)[1][0] if self._needs_memory else None
 
     def _judged(self, makespan: F64, peak: NDArray[np.int64]) -> Prices:
-        """[B] prices of what happened: makespans [B], bytes [B, D]."""
+        """[B] prices of simulated runs: makespans [B], bytes [B, D]."""
         over = np.maximum(peak - self._capacity, 0.0)
         with np.errstate(divide="ignore"):  # of a device that holds nothing any excess is endless
             excess = np.divide(over, self._capacity, where=over > 0, out=np.zeros_like(over)).sum(1)
@@ -230,7 +230,7 @@ def _tick_peaks(
     size = made.tensor_bytes[first + stored]
     held = {(int(t), int(d)) for t, d in zip(tensor_of_edge, device[made.reader]) if t < first}
     peaks = np.zeros(devices, np.int64)
-    order = np.argsort(time, kind="stable")  # at equal times what starts comes first
+    order = np.argsort(time, kind="stable")  # at equal times starts come first
     for d in range(devices):
         here = device[maker[stored]] == d
         change = np.concatenate([np.where(here, size, 0), np.where(here, -size, 0)])[order]

@@ -1,1 +1,1 @@
-"""What runs on real machines: measuring, compilers, and what applies answers."""
+"""Real machines: measuring, compilers, and the application of answers."""

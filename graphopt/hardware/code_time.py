@@ -1,4 +1,4 @@
-"""`CodeTime`: the time of generated code as a sum over what it does (`graphopt.hardware.inductor.code_features`).
+"""`CodeTime`: the time of generated code as a sum over its work (`graphopt.hardware.inductor.code_features`).
 
 Costs are those that `graphopt measure calibrate` measures of operations, reads, writes and loops. Nothing is fitted to
 plans: costs that were fitted to some thousands of measured plans were no better (results/tried.md).
@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from graphopt.costs.loops.preset import Level, Preset
 
 Features = Mapping[str, float]
-# Instructions -> what a preset calls them. Others have their own names there.
+# Instructions -> their names in a preset. Others have their own names there.
 CALLED = {"simple": "add", "load": "read", "store": "write", "div": "truediv", "strided": "uneven",
           "mask_load": "truth_read", "mask_store": "truth_write", "fma": "add", "isnan": "add", "is_masked": "add",
           "to": "add", "div_floor_integer": "add", "cascade_sum_combine": "add", "sum_masked_reduce": "add",

@@ -2,15 +2,15 @@
 
 `as_program`: a captured module with inputs that it can be run on, random numbers, and indices within their bounds.
 `ProgramSteps`: the nodes of a program that its outputs need, and which of them an order of ops places. `Session`: a
-graph's program, ready to be run in any order. It has its inputs, what its outputs have to be, and the table of what its
-nodes allocate (`LiveStorage`), found by running it once.
+graph's program, ready to be run in any order. It has its inputs, its expected outputs, and the table of its nodes'
+allocations (`LiveStorage`), found by running it once.
 
 Ops of the graph that are no views are ordered. All other nodes (views, constants, copies of both) run right before the
 first ordered one that needs them; a part of a tuple is taken as soon as the tuple is there. Inputs are given away, and
 values are dropped after their last use.
 
-On a CPU the allocator's own reports are read from PyTorch's profiler: results, and what operators allocate inside. What
-MKL or oneDNN take from the system for themselves is not among them. On a GPU they are the caching allocator's
+On a CPU the allocator's own reports are read from PyTorch's profiler: results, and allocations inside operators. Memory
+that MKL or oneDNN take from the system for themselves is not among them. On a GPU they are the caching allocator's
 statistics, in its blocks of 512 bytes.
 """
 
@@ -50,15 +50,15 @@ from graphopt.graphs.readers.pytorch.program_inputs import bits_of, for_eager
 DEVIATION = 0.1  # of weights and inputs
 AROUND_ONE = (0.5, 1.5)  # least and largest value of buffers: variances are positive
 ROWS = {"embedding": (0, 1), "gather": (0, 2), "scatter": (0, 2), "scatter_add": (0, 2), "scatter_reduce": (0, 2),
-        "index_add": (0, 2), "index_select": (0, 2)}  # fmt: skip # operator -> arguments: what is indexed, by what
+        "index_add": (0, 2), "index_select": (0, 2)}  # fmt: skip # operator -> arguments: the indexed tensor, the index
 LISTS = ("index", "index_put", "_unsafe_index", "_unsafe_index_put")  # indices of the first dimensions, in a list
 SAME = ("view", "_unsafe_view", "reshape", "expand", "unsqueeze", "squeeze", "slice", "select", "permute", "clone",
         "cat", "_to_copy", "unbind", "alias", "split", "split_with_sizes", "detach", "getitem", "roll")  # fmt: skip
-"""What makes indices of indices, none of them larger."""
+"""Operators that make indices of indices, none of them larger."""
 
 
 def as_program(captured: GraphModule) -> FxProgram:
-    """What `capture(..., keep_program=True)` kept; what is no weight is given away."""
+    """The program that `capture(..., keep_program=True)` kept; inputs that are no weights are given away."""
     nodes = captured.graph.find_nodes(op="placeholder")
     weights = [isinstance(value, nn.Parameter) for value in captured.meta["weights"].values()]
     positive = [not learned for learned in weights] + [False] * (len(nodes) - len(weights))
@@ -185,8 +185,8 @@ def _needed(module: GraphModule) -> dict[Node, None]:
 
 
 def _prepared(captured: GraphModule) -> GraphModule:
-    """A copy whose results do not depend on the order. What draws random numbers has a seed of its own. What reads but
-    the shape of a tensor is given one without memory."""
+    """A copy whose results do not depend on the order. An op that draws random numbers has a seed of its own. An op
+    that reads but the shape of a tensor is given one without memory."""
     module = GraphModule(captured, deepcopy(captured.graph))
     random = [n for n in module.graph.nodes if torch.Tag.nondeterministic_seeded in getattr(n.target, "tags", ())]
     if random:
@@ -220,7 +220,8 @@ def first_seed() -> int:
 
 
 def drawn(seed: int, place: int, target: Callable[..., Tensor], *args: Any, **settings: Any) -> Tensor:
-    """What `target` draws by a seed of its own: the same whenever it runs. The caller's generators stay as they are."""
+    """The result of `target` by a seed of its own: the same whenever it runs. The caller's generators stay as they
+    are."""
     with torch.random.fork_rng():
         torch.manual_seed(seed + place)
         return target(*args, **settings)
@@ -232,16 +233,16 @@ os.environ.setdefault("KINETO_LOG_LEVEL", "6")  # the profiler tells the termina
 
 @dataclass(frozen=True, eq=False)
 class Execution:
-    """What one run did."""
+    """The bytes and outputs of one run."""
 
     outputs: list[Tensor | None]
     resident: int  # bytes there before it: inputs, weights, constants
-    peak: int  # bytes at the worst moment, with what was resident
-    workspace: list[int]  # [nodes] bytes above what lived before, at each node's worst moment
+    peak: int  # bytes at the worst moment, resident ones included
+    workspace: list[int]  # [nodes] bytes that each node adds at its worst moment
 
 
 class Values:
-    """What lives during a run: values of nodes, dropped after their last use in the sequence."""
+    """Live values of a run: those of nodes, dropped after their last use in the sequence."""
 
     def __init__(self, steps: ProgramSteps, sequence: Sequence[Node], inputs: list[Tensor]) -> None:
         self.steps, self.sequence = steps, sequence
@@ -269,7 +270,7 @@ class Values:
                 self.of[node].copy_(old)
 
     def run(self, node: Node) -> None:
-        """Computes a node and drops what nobody reads any more."""
+        """Computes a node and drops values without a later reader."""
         args, kwargs = map_arg((node.args, node.kwargs), self.of.__getitem__)
         if kwargs.get("device") is not None:  # a program that was captured on another one
             kwargs = {**kwargs, "device": self.device}
@@ -284,7 +285,7 @@ class Values:
         self.drop(node)
 
     def drop(self, node: Node) -> None:
-        """Forgets what nobody reads after this node."""
+        """Drops values that nobody reads after this node."""
         for given in dict.fromkeys(node.all_input_nodes):
             self.left[given] -= 1
             if not self.left[given]:
@@ -329,7 +330,7 @@ def size_of(value: Tensor) -> int:
 
 
 class _Recorded(NamedTuple):
-    peak: int  # bytes over what was there at the start
+    peak: int  # bytes more than at the start
     workspace: list[int]
 
 
@@ -371,7 +372,7 @@ def _changes(tree: Any) -> Iterator[tuple[int, int, int]]:
 
 
 def _on_gpu(values: Values) -> _Recorded:
-    """By the caching allocator: what is given out, not what it holds back."""
+    """By the caching allocator: bytes given out, not those held back."""
     values.begin()
     first, peak, workspace = torch.cuda.memory_allocated(), 0, []
     for node in values.sequence:
@@ -445,7 +446,8 @@ def storage_table(graph: Graph, steps: ProgramSteps, inputs: list[Tensor]) -> tu
 
 
 def _before(steps: ProgramSteps, stack: list[Node], place: dict[Node, int]) -> tuple[list[int], list[int]]:
-    """Of nodes that must have run: (ordered ops among them, and nodes without a place, each with what it waits for)."""
+    """Of nodes that must have run: (ordered ops among them, and nodes without a place, each with its own
+    requirements)."""
     needs, first, seen = set[int](), list[int](), set[Node]()
     stack = list(stack)
     while stack:
@@ -483,7 +485,7 @@ class Session:
         self.inputs = [value.to(device) for value in inputs]
         try:
             with _threads(threads):
-                execute(self.steps, sorted(self.steps.node_of), self.inputs)  # some operators allocate what stays
+                execute(self.steps, sorted(self.steps.node_of), self.inputs)  # some operators keep what they allocate
                 self.table, run = storage_table(graph, self.steps, self.inputs)
         except (UserError, GraphError, MemoryError):
             raise

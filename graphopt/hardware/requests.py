@@ -1,4 +1,4 @@
-"""What plans ask of a compiler otherwise than its default, plans of such requests, and what compilers made of them.
+"""Requests of plans to a compiler beside its default, plans of such requests, and their lowered code.
 
 Shape legend: B plans, N ops.
 """
@@ -26,11 +26,11 @@ from graphopt.hardware.measure.target import Failure
 CUT = "cut"
 WORDS = ("store", "inline", CUT)
 ASSUMED = frozenset({CUT, *(knob.name for knob in KNOBS)})  # choices of plans that may be missing
-READS: frozenset[Role | str] = frozenset({Role.FUSION, *ASSUMED})  # what counts of a plan
+READS: frozenset[Role | str] = frozenset({Role.FUSION, *ASSUMED})  # parts of a plan that count
 
 
 class CompilerRequest(NamedTuple):
-    """What a plan asks of the compiler. requests: op -> store, inline or cut; knobs: name -> which of its values."""
+    """A plan's requests to the compiler. requests: op -> store, inline or cut; knobs: name -> which of its values."""
 
     requests: dict[str, str]
     knobs: dict[str, int]
@@ -42,7 +42,7 @@ class CompilerRequest(NamedTuple):
 
 
 def request_of(plans: Plans, b: int) -> CompilerRequest:
-    """The request of a plan of the batch: what differs from the compiler's default."""
+    """The request of a plan of the batch: its differences from the compiler's default."""
     graph, names = plans.graph, plans.graph.op_names
     own = compiler_choice(graph)
     inline = plans.inline[b]
@@ -54,13 +54,13 @@ def request_of(plans: Plans, b: int) -> CompilerRequest:
     return CompilerRequest(requests, {name: choice for name, choice in settings.items() if choice})
 
 
-MEASURED = "take cost=inductor and algo=compiler_search"  # in place of what knows code for CPUs
+MEASURED = "take cost=inductor and algo=compiler_search"  # in place of cost models of code for CPUs
 _DEVICES: "WeakKeyDictionary[Graph, Device]" = WeakKeyDictionary()
 
 
 def check_device(graph: Graph, device: Device, name: str, instead: str) -> None:
-    """Raises ConfigError unless the graph's program, if it has one, runs there. name: of what prices code for that
-    device; instead: what to do."""
+    """Raises ConfigError unless the graph's program, if it has one, runs there. name: of the cost model; instead: the
+    remedy."""
     if graph not in _DEVICES:
         from graphopt.graphs.readers.pytorch.program_file import program_device
 
@@ -100,7 +100,7 @@ def plans_of(graph: Graph, requests: Sequence[CompilerRequest]) -> Plans:
 
 
 def least_of_other_bits(table: PriceTable, graph: Graph) -> float:
-    """The least time over the default's of what was measured of a graph and gives other bits; 1 where none is below."""
+    """The least measured time over the default's of a graph's code that gives other bits; 1 where none is below."""
     own = {line["digest"] for line in table.requests() if line.get("program") == graph_key(graph) and "digest" in line}
     found = (line["ratio"] for line in table.comparisons() if line["digest"] in own and not line.get("equal", True))
     return min(found, default=1.0)
@@ -119,7 +119,7 @@ class LoweredRequests:
         return self.table.lowered(request.key(graph), self.environment)
 
     def lines(self, graph: Graph, requests: Sequence[CompilerRequest], *, lowers: bool) -> list[Line]:
-        """Of each, those of failures that do not last included. Lowers what is not known; raises UserError where it may
+        """Of each, those of failures that do not last included. Lowers unknown requests; raises UserError where it may
         not."""
         fresh = {one.key(graph): one for one in requests if self.line(graph, one) is None}
         if fresh and not lowers:

@@ -1,7 +1,7 @@
-"""What files of stored answers must look like, checked before anything is computed from them.
+"""The format of stored answers, checked before anything is computed from them.
 
-A header and arrays come from a file, so every field is looked at: its type, its size, its range. What is wrong is one
-sentence; after that the rest of the program may rely on it.
+A header and arrays come from a file, so every field is checked: its type, its size, its range. An error is one
+sentence; the rest of the program relies on the checks.
 """
 
 import json
@@ -39,7 +39,7 @@ def read_text(arrays: Arrays, name: str) -> Any:
 
 
 def check_header(header: Any) -> None:
-    """What every format says: graph, prices, configuration, row, versions. Raises Unreadable."""
+    """Fields of every format: graph, prices, configuration, row, versions. Raises Unreadable."""
     _must(isinstance(header, dict), "its header is no object")
     graph = _object(header, "graph")
     _must(all(isinstance(graph.get(key), str) for key in ("name", "family", "hash")), "its graph has no name or hash")
@@ -58,7 +58,7 @@ def check_header(header: Any) -> None:
 
 
 def check_heads(header: Mapping[str, Any]) -> None:
-    """The heads of a decision, and what it says of them. Raises Unreadable."""
+    """The heads of a decision and their fields. Raises Unreadable."""
     heads = header.get("heads")
     fine = isinstance(heads, list) and all(
         isinstance(head, list) and len(head) == 2 and isinstance(head[0], str) and _whole(head[1], 1, CHOICES)
@@ -144,7 +144,7 @@ def _whole(value: Any, least: int, most: int) -> bool:
 
 
 def _number(value: Any) -> bool:
-    """A number that a float can hold, infinite ones too (what is infeasible costs inf)."""
+    """A number that a float can hold, infinite ones too (infeasible plans cost inf)."""
     return (isinstance(value, float) and not math.isnan(value)) or _whole(value, -(2**1023), 2**1023)
 
 

@@ -1,7 +1,7 @@
 """Assignments: tasks that give every op a choice under each of their heads.
 
 `Choices` is the codec of their answers, `AssignTask` the contract of such tasks, and `Pricing` the one way to price
-decisions about a graph. `AssignProblem` is what an optimiser sees: it prices whole decisions or random keys.
+decisions about a graph. `AssignProblem` is the interface of an optimiser: it prices whole decisions or random keys.
 
 Arrays of an answer's file:
 
@@ -9,7 +9,7 @@ Arrays of an answer's file:
 - `choices`, `default`: int16 [N, H], the decision and the default heuristic's, heads in the header's order.
 - `plan_device`, `plan_priority`, `plan_inline`, `plan_transfer`, `plan_choice_HEAD`: only when the best came from
   random keys and no decision describes it. Then the plan is the answer (`graphopt.core.plan` says how its orders are
-  stored), and `choices` says what it does under the header's `described` heads; under others it is the default's.
+  stored), and `choices` describes it under the header's `described` heads; under others it is the default's.
 
 Shape legend: B decisions, N ops, H heads (kinds of choice per op), K choices of a head or random keys, F flips.
 """
@@ -101,7 +101,7 @@ class Choices(Decided):
         return task.realise(graph, self.default[None])
 
     def realise(self, graph: Graph, task: "AssignTask", choices: Decisions) -> Plans:
-        """Plans of other choices [B, N, H]. Of a plan from random keys what choices do not describe stays."""
+        """Plans of other choices [B, N, H]. Parts of a plan from random keys that choices do not describe stay."""
         plans = task.realise(graph, choices)
         if not self.plan:
             return plans
@@ -141,7 +141,7 @@ class AssignTask(Task):
 
     @abstractmethod
     def initial(self, graph: Graph) -> Decision:
-        """The default heuristic's decision: what a user gets without any search.
+        """The default heuristic's decision: the result without any search.
 
         Returns: [N, H] a choice for each of N ops under each of H heads, 0 where the op has none.
         """
@@ -172,7 +172,7 @@ class AssignTask(Task):
 
     @abstractmethod
     def realise(self, graph: Graph, decisions: Decisions) -> Plans:
-        """What decisions mean. Illegal requests are resolved in one fixed way, never refused.
+        """Plans of decisions. Illegal requests are resolved in one fixed way, never refused.
 
         Args:
             decisions: [B, N, H].
@@ -199,8 +199,8 @@ class AssignTask(Task):
         return len(self.layout(graph))
 
     def canonical(self, graph: Graph, decision: Decision, plan: Plans | None = None) -> Decision:
-        """The decision with refused requests removed: same plan, and what it says is what happens. plan: its plan (a
-        batch of one), where that is known."""
+        """The decision with refused requests removed: same plan, and every remaining request is in effect. plan: its
+        plan (a batch of one), if known."""
         return decision
 
     @property
@@ -215,7 +215,8 @@ def chosen(task: AssignTask, graph: Graph, trace: NDArray[np.float64], best: Dec
 
 
 def described(task: AssignTask, trace: NDArray[np.float64], plan: Plans, default: Decision) -> Choices:
-    """What a plan (a batch of one) does of which no decision is known. Choices are kept alone if they say it all."""
+    """The answer for a plan (a batch of one) without a known decision. Choices are kept alone if they describe it
+    fully."""
     graph, devices = plan.graph, task.machine.num_devices
     choices, known = describe(task, default, plan)
     arrays = compact(plan, devices)
@@ -229,8 +230,8 @@ def _header(task: AssignTask) -> dict[str, Any]:
 
 
 def describe(task: AssignTask, default: Decision, plan: Plans) -> tuple[Decision, list[str]]:
-    """([N, H] what a decision can say of a plan (a batch of one), the heads that it speaks of): where every op that has
-    a kernel runs, which ops with a choice are inline, and further choices of ops, where the task has such heads."""
+    """([N, H] the choices that describe a plan (a batch of one), their heads): the device of every op that has a
+    kernel, which ops with a choice are inline, and further choices of ops, where the task has such heads."""
     graph, choices, free, described = plan.graph, default.copy(), task.mask(plan.graph), []
     for column, head in enumerate(task.heads):
         if head.role is Role.DEVICE:
@@ -374,7 +375,7 @@ class AssignProblem(Problem):
 
     @cached_property
     def storage(self) -> LiveStorage | None:
-        """What every op allocates, where prices are peaks of orders; None where they are not."""
+        """Allocations of every op, where prices are peaks of orders; None where they are not."""
         return self._cost.storage(self.graph)
 
     @cached_property

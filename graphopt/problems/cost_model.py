@@ -26,8 +26,8 @@ SURE = 2.0  # standard errors of a difference from which it counts: 95 % where e
 
 @dataclass(frozen=True, slots=True)
 class Price:
-    """What one plan costs. noise: the relative standard error of the cost; measurements: timings that it rests on; both
-    0 where it is computed."""
+    """The cost of one plan. noise: the relative standard error of the cost; measurements: the number of timings; both 0
+    where the cost is computed."""
 
     cost: float
     noise: float = 0.0
@@ -44,7 +44,7 @@ def better(a: Price, b: Price) -> bool:
 
 @dataclass(frozen=True)
 class Prices:
-    """What a batch of B plans costs: seconds for `runtime` and `max_load`, bytes for `peak_memory`.
+    """The costs of a batch of B plans: seconds for `runtime` and `max_load`, bytes for `peak_memory`.
 
     An infeasible plan costs inf; `excess` says by how much (bytes over capacity / capacity, summed over devices), so
     that a learner can be punished in proportion. Measured prices have `noise` and `measurements`, as `Price` has them.
@@ -96,7 +96,7 @@ class Flips(Protocol):
 
 
 class CostModel(ABC):
-    """Prices plans. `needs` names what a graph must carry (e.g. `program` for executing cost models).
+    """Prices plans. `needs` names required parts of a graph (e.g. `program` for executing cost models).
 
     reads: the parts of plans that count, by roles, and the names of further choices (`Plans.choices`) that it reads. A
     task may decide no other choices. assumes: of these choices, those that it has a default for where no task decides
@@ -111,7 +111,7 @@ class CostModel(ABC):
     assumes: ClassVar[frozenset[str]] = frozenset()
     prices_programs: ClassVar[bool] = False  # only which ops there are counts (graphopt/rewrite/program_cost.py)
     by_events: ClassVar[bool] = False  # prices by the rules of graphopt/costs/event.py, as exact methods do
-    # What it has beside prices: `ends` (`price_and_ends`), `storage`, `prices of single ops` (ProgramCost.term_price).
+    # Offers beside prices: `ends` (`price_and_ends`), `storage`, `prices of single ops` (ProgramCost.term_price).
     provides: ClassVar[frozenset[str]] = frozenset()
     one_device: ClassVar[bool] = False  # prices plans on one device alone
     op_by_op: ClassVar[bool] = False  # prices plans alone in which nothing is fused
@@ -137,7 +137,7 @@ class CostModel(ABC):
         return None
 
     def storage(self, graph: Graph) -> LiveStorage | None:
-        """What every op allocates, where the price of a plan is the peak of its order on one device; else None."""
+        """Allocations of every op, where the price of a plan is the peak of its order on one device; else None."""
         return None
 
     def stored(self) -> Mapping[str, object]:

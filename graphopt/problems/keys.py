@@ -18,7 +18,7 @@ Keys = NDArray[np.floating[Any]]  # [B, K] in [0, 1]
 
 
 class KeyRole(IntEnum):
-    """What a key decides."""
+    """The part of a plan that a key decides."""
 
     AFFINITY = 0  # the op runs on the device with its largest affinity
     PRIORITY = 1  # among ready kernels the op with the highest starts first
@@ -40,8 +40,8 @@ class KeyLayout:
 
 
 def layout(graph: Graph, devices: int, *parts: tuple[KeyRole, int]) -> KeyLayout:
-    """The layout of parts (what keys decide, under which head) in order. An AFFINITY part is [N, D], PRIORITY and
-    CHOICE are [N], TRANSFER is [R, D] (nothing on one device)."""
+    """The layout of parts (role of the keys, head) in order. An AFFINITY part is [N, D], PRIORITY and CHOICE are [N],
+    TRANSFER is [R, D] (nothing on one device)."""
     ops, here = np.arange(graph.num_ops), np.arange(devices)
     maker = graph.producer[int(graph.output_ptr[0]) :] if devices > 1 else np.zeros(0, np.int32)
     role, op, head, device = [], [], [], []

@@ -22,8 +22,8 @@ class Solver(ABC, Generic[AnyProblem]):
 
     accepts: the classes of task it can solve. needs_roles: roles that heads of the task must have (empty: any).
     needs_one_of: roles of which it must have at least one (empty: none). knows_roles: roles beyond which it can solve
-    nothing (empty: it can with any). needs: what graphs must carry, as those of cost models. objectives: what it can
-    optimise (empty: anything). needs_cost: what a cost model must provide beside prices.
+    nothing (empty: it can with any). needs: required parts of graphs, as those of cost models. objectives: those that
+    it can optimise (empty: any). needs_cost: required offers of a cost model beside prices.
     """
 
     name: str
@@ -38,7 +38,7 @@ class Solver(ABC, Generic[AnyProblem]):
     @classmethod
     def unfit(cls, machine: Machine, task: Mapping[str, Any], decides: Collection[Role], objective: Objective | None
               ) -> str:  # fmt: skip
-        """What it needs that a machine does not have for a task of these settings and roles; empty when it has all."""
+        """Requirements that a machine does not meet for a task of these settings and roles; empty when it meets all."""
         return ""
 
     @abstractmethod
@@ -58,7 +58,7 @@ class Optimizer(Solver[AssignProblem]):
 
 
 def unpriced(algo: type[Solver[Any]], cost: type[CostModel], objective: Objective | None) -> str:
-    """What an algorithm needs of prices that a cost model does not give; empty when it gives all."""
+    """Requirements of an algorithm that a cost model does not meet; empty when it meets all."""
     if algo.objectives and objective is not None and objective not in algo.objectives:
         words = (f"cost.objective={one} judge.objective={one}" for one in sorted(algo.objectives))
         return f"needs {' or '.join(words)}, not {objective}"

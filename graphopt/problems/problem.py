@@ -1,8 +1,8 @@
-"""What one solve is about, whatever kind of decision it makes.
+"""The contracts of one solve, for every kind of decision.
 
-`Task` says what may be decided and opens a `Problem`: one graph, all that an optimiser sees. It meters the budget and
-keeps the best. A solve ends with a `Solution`. `Decided` is what its file holds: a codec for one kind of decision,
-readable without the graph. A kind is one module: `assignment.py`, `rewrite/rewrite_problem.py`,
+A `Task` declares the possible decisions and opens a `Problem`: one graph, all that an optimiser sees. It meters the
+budget and keeps the best. A solve ends with a `Solution`. `Decided` is the content of its file: a codec for one kind of
+decision, readable without the graph. A kind is one module: `assignment.py`, `rewrite/rewrite_problem.py`,
 `contests/tiling/tiling_task.py`.
 """
 
@@ -40,9 +40,9 @@ class Equality:
 
 @dataclass(frozen=True, eq=False)
 class Decided(ABC):
-    """What was decided about a graph."""
+    """The decision about a graph, as a file holds it."""
 
-    header: dict[str, Any]  # of a file; before there is one, only what this kind of decision adds to it
+    header: dict[str, Any]  # of a file; before a file is written, only fields of this kind of decision
     trace: NDArray[np.float64]  # [S, 3] evaluations, seconds, best cost, a line per improvement
 
     format: ClassVar[str]  # of files
@@ -59,27 +59,27 @@ class Decided(ABC):
         raise Unreadable(f"{source}: answers of this task are .npz files, as runs store them")
 
     def departs(self, original: "Decided", task: Any, equality: Equality) -> str:
-        """Why it is no answer to what another answer to the same graph starts from; empty where it is."""
+        """Why it does not answer the same program as another answer to the same graph; empty where it does."""
         return ""
 
     @abstractmethod
     def arrays(self) -> Arrays:
-        """What its file holds beside header and trace."""
+        """Arrays of its file beside header and trace."""
 
     @abstractmethod
     def plans(self, graph: Graph, task: Any) -> Plans:
-        """What would run, a batch of one; task: of the kind that decides so."""
+        """The executable plan, a batch of one; task: of this kind of decision."""
 
     @abstractmethod
     def default_plans(self, graph: Graph, task: Any) -> Plans:
-        """The same of what a user gets without any search."""
+        """The default's plan, a batch of one."""
 
     @abstractmethod
     def facts(self) -> list[tuple[str, str]]:
-        """(label, text) of what there is to know besides the prices."""
+        """(label, text) of facts besides the prices."""
 
     def source(self, op: str) -> str:
-        """Where the op comes from, `MODULE, FILE:LINE`; empty where that is not known, as of gradients."""
+        """The op's place in the model's code, `MODULE, FILE:LINE`; empty where it is unknown, as of gradients."""
         return ", ".join(part for part in self.header.get("sources", {}).get(op, ()) if part)
 
     @property
@@ -94,7 +94,7 @@ class Decided(ABC):
 
     @property
     def described(self) -> tuple[str, ...]:
-        """Heads under which single choices say what the answer does."""
+        """Heads whose choices describe the answer."""
         return ()
 
     @property
@@ -123,7 +123,7 @@ class Decided(ABC):
         return price_of(plans(), cost)
 
     def violations(self) -> list[str]:
-        """What independent checks find wrong besides the plan."""
+        """Errors that independent checks find, besides those of the plan."""
         return []
 
     def deliver(self, task: Any, path: Path) -> list[str] | None:
@@ -132,7 +132,7 @@ class Decided(ABC):
 
 
 class Solution:
-    """What was decided about a graph under a task. Plans are made once, when they are first asked for."""
+    """The result of a solve: a graph, its task and the decision. Plans are made once, when they are first asked for."""
 
     def __init__(self, graph: Graph, task: Any, decided: Decided, plans: Plans | None = None,
                  default_plans: Plans | None = None) -> None:  # fmt: skip
@@ -141,12 +141,12 @@ class Solution:
 
     @cached_property
     def plans(self) -> Plans:
-        """What would run, a batch of one. Of a rewritten program it is the plan of its own graph."""
+        """The executable plan, a batch of one. For a rewritten program it is the plan of its own graph."""
         return self._known["plans"] or self.decided.plans(self.graph, self.task)
 
     @cached_property
     def default_plans(self) -> Plans:
-        """What would run without any search, likewise."""
+        """The default's plan, likewise."""
         return self._known["default"] or self.decided.default_plans(self.graph, self.task)
 
     def price(self, cost: CostModel) -> Price:
@@ -158,7 +158,7 @@ class Solution:
         return self.decided.default_price(cost, lambda: self.default_plans)
 
     def violations(self) -> list[str]:
-        """What independent checks find wrong."""
+        """Errors that independent checks find."""
         found: list[str] = check(self.plans, self.task.machine) + self.task.objections(self.plans)
         return found + self.decided.violations()
 
@@ -172,7 +172,7 @@ KEPT = 6
 
 class Candidate(NamedTuple):
     cost: float  # by the search's cost model
-    state: Any  # what a problem takes as its best
+    state: Any  # a problem's best
 
 
 class Finalists:
@@ -185,7 +185,7 @@ class Finalists:
         self._pinned: dict[int, Candidate] = {}
 
     def offer(self, cost: NDArray[np.float64], digests: Sequence[int], state_at: Callable[[int], Any]) -> None:
-        """Keeps what belongs to them."""
+        """Keeps those of a batch that belong to the lowest."""
         _, first = np.unique(cost, return_index=True)  # the lowest first
         for i in first[: self._kept].tolist():
             known, held = self._of.get(digests[i]), {candidate.cost for candidate in self._of.values()}
@@ -195,7 +195,7 @@ class Finalists:
         self._of = dict(lowest)
 
     def pin(self, cost: float, digest: int, state: Any) -> None:
-        """Keeps a decision whatever else is found."""
+        """Keeps a decision, whatever its rank."""
         self._pinned[digest] = Candidate(cost, state)
 
     @property
@@ -209,7 +209,7 @@ class Finalists:
         return list((self._pinned | self._of).values())
 
     def winner(self, judge: CostModel, take: Callable[[Any], None]) -> Candidate | None:
-        """What the judge prices lowest, None where none is shown to be better than the default."""
+        """The decision with the judge's lowest price, None where none is shown to be better than the default."""
         found, lowest = None, float("inf")
         for candidate in self.candidates:
             take(candidate.state)
@@ -237,20 +237,20 @@ class Incumbent:
 
 
 class Task(ABC):
-    """What may be decided about a graph on a machine."""
+    """A kind of decision about a graph on a machine."""
 
     name: str
     machine: Machine
-    noun: ClassVar[str] = "a task"  # what kind of task, for messages
-    needs: ClassVar[frozenset[str]] = frozenset()  # what a graph must carry
-    roles: ClassVar[Mapping[str, Role]] = {}  # what it decides by the names of its heads, whatever its settings
-    decided: ClassVar[type[Decided]]  # what its answers hold, and how they are read from files
+    noun: ClassVar[str] = "a task"  # the kind of task, for messages
+    needs: ClassVar[frozenset[str]] = frozenset()  # required parts of a graph
+    roles: ClassVar[Mapping[str, Role]] = {}  # roles of its heads by name, for all settings
+    decided: ClassVar[type[Decided]]  # the class of its answers, which reads and writes files
     heads: tuple[Head, ...] = ()  # kinds of choice that ops are given
     makes_programs: ClassVar[bool] = False  # its answers are programs, not only plans of one
 
     @classmethod
     def roles_of(cls, settings: Mapping[str, Any]) -> Mapping[str, Role]:
-        """What it decides with these settings, those of its yaml file; known before anything is built."""
+        """Roles of its heads with these settings, those of its yaml file; known before anything is built."""
         return cls.roles
 
     @abstractmethod
@@ -259,12 +259,12 @@ class Task(ABC):
         """The problem of a graph, with the budget of one solve."""
 
     def objections(self, plans: Plans) -> list[str]:
-        """What a check of the task's own finds wrong with a plan (a batch of one), beside those of every plan."""
+        """Errors that the task's own check finds in a plan (a batch of one), beside the checks of every plan."""
         return []
 
 
 class Problem(ABC):
-    """Graph + task + cost + budget, of evaluations and of seconds. What a decision is, subclasses say.
+    """Graph + task + cost + budget, of evaluations and of seconds. Subclasses define decisions.
 
     The default heuristic's decision (`initial`) and its price are known to everybody and are not billed; it is the
     first `best`, so no method with a budget of at least one evaluation ends worse than it. Every other price is billed:
@@ -282,22 +282,23 @@ class Problem(ABC):
         self.evals_cap, self.seconds_cap = evals, seconds
         self.evals = 0
         self.initial_cost = self.best_cost = self._prepared()
-        self.bound = 0.0  # no decision costs less than this: what a solver has proved, 0 where nothing has
+        self.bound = 0.0  # no decision costs less than this, as a solver has proved; 0 without a proof
         self.notes: list[str] = []  # sentences about how the answer came about, for its row
         self._seen: set[int] = set()
         self.finalists = None if cost.deterministic else Finalists(self.solution)
         self._known: tuple[tuple[Any, ...], Solution] | None = None
         self.tell_time_by("wall")
         self.trace: list[Incumbent] = [Incumbent(0, 0.0, self.initial_cost)]
-        self.approach: list[Incumbent] = []  # of what was billed, as long as it was no better than the default
+        self.approach: list[Incumbent] = []  # of billed decisions, while none was better than the default
 
     @abstractmethod
     def _prepared(self) -> float:
-        """Sets `initial`, `best` and what else the kind needs, before the clock starts; the default's price."""
+        """Sets `initial`, `best` and further state of the kind, before the clock starts; returns the default's
+        price."""
 
     @property
     def objective(self) -> Objective:
-        """What a cost is."""
+        """The meaning of a cost."""
         return self._cost.objective
 
     @abstractmethod
@@ -306,10 +307,10 @@ class Problem(ABC):
 
     @abstractmethod
     def _best(self) -> tuple[Any, ...]:
-        """What changes when a better one is found."""
+        """Updates after a better decision was found."""
 
     def solution(self) -> Solution:
-        """What the solve has ended with: the best so far, made anew only where a better one was found since."""
+        """The result of the solve: the best so far, made anew only where a better one was found since."""
         now = self._best()
         if self._known is None or any(a is not b for a, b in zip(self._known[0], now, strict=True)):
             self._known = now, self._solution()
@@ -356,7 +357,8 @@ class Problem(ABC):
         self.bound = max(self.bound, bound)
 
     def bill(self, cost: NDArray[np.float64], digests: Sequence[int], state_at: Callable[[int], Any]) -> None:
-        """Counts a batch of prices; takes the lowest if it is the new best. state_at: what `take` takes, of each."""
+        """Counts a batch of prices; takes the lowest if it is the new best. state_at: the argument of `take`, of
+        each."""
         now = self.seconds
         if self.best_cost == self.initial_cost:
             own = self.approach[-1].cost if self.approach else np.inf
@@ -377,8 +379,8 @@ class Problem(ABC):
 
     def settle(self, judge: CostModel) -> None:
         """Where prices are measured, the lowest of many is low by luck as well: the judge prices the best few again and
-        the lowest of these is the answer; the default where none is shown to be better than it. What was decided
-        without any price stands as it is, unless its price is infinite."""
+        the lowest of these is the answer; the default where none is shown to be better than it. A decision without any
+        price stands, unless its price is infinite."""
         if self.finalists is not None and self.finalists.candidates:
             winner = self.finalists.winner(judge, self.take_best)
             if winner is None:

@@ -1,1 +1,1 @@
-"""Choices of strategies: tables of what they cost, and an oracle that prices them anew."""
+"""Choices of strategies: tables of their costs, and an oracle that computes these again."""

@@ -1,5 +1,5 @@
-"""Independent oracle of sharding: what strategies cost and use, by plain sums over Python's whole numbers as the
-contest's rules say it. It shares no code with what prices them, and is not fast."""
+"""Independent oracle of sharding: costs and memory of strategies, as plain sums of Python integers by the contest's
+rules. It shares no code with the cost model, and is not fast."""
 
 from collections import defaultdict
 from collections.abc import Sequence
@@ -37,7 +37,7 @@ def slow_peak(tables: StrategyTables, choice: Sequence[int]) -> int:
 
 
 def check_strategies(plan: Plans) -> list[str]:
-    """What is wrong with the strategies of a plan (a batch of one), and with their price."""
+    """Errors in the strategies of a plan (a batch of one), and in their price."""
     tables = plan.graph.program
     if not isinstance(tables, StrategyTables) or "strategy" not in plan.choices:
         return []

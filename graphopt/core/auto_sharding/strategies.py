@@ -1,9 +1,9 @@
-"""`StrategyTables`: what every strategy of every node costs and uses, as the contest on intra-operator parallelism
-poses XLA's auto-sharding (IOPDDL, ASPLOS 2025).
+"""`StrategyTables`: cost and memory of every strategy of every node, as the contest on intra-operator parallelism poses
+XLA's auto-sharding (IOPDDL, ASPLOS 2025).
 
-Each node takes one of its strategies. The cost is the sum of what the chosen strategies cost and of an entry of every
-edge's table, row-major in the order of its nodes. A node uses memory in the half-open interval of its life; at no time
-may the usages of the living nodes sum to more than the limit.
+Each node takes one of its strategies. The total cost is the sum of the chosen strategies' costs and of one entry of
+every edge's table, row-major in the order of its nodes. A node uses memory in the half-open interval of its life; at no
+time may the usages of the living nodes sum to more than the limit.
 
 Shape legend: N nodes, S strategies of all nodes, E edges, A nodes of all edges, C entries of all tables.
 """
@@ -102,7 +102,7 @@ def compressed(start: I64, end: I64) -> Clock:
 
 
 def memory(tables: StrategyTables, choice: I64) -> I64:
-    """[steps of the clock] what is used under a choice [N]."""
+    """[steps of the clock] memory in use under a choice [N]."""
     clock = tables.clock
     change = np.zeros(clock.steps + 1, np.int64)
     used = tables.usage[tables.ptr[:-1] + choice]

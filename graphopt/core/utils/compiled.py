@@ -1,8 +1,9 @@
 """Numba's `njit`: plain Python first, compiled where that pays, with a cache on disk that is checked before it is
 believed; and how long compiling has taken.
 
-Compiling all that a first call of `optimize` needs takes far longer than what is computed. So a function runs as plain
-Python while its arguments are small, until that has taken a third of the time of compiling. Both give the same bits.
+Compiling all functions of a first call of `optimize` takes far longer than computing with them. So a function runs as
+plain Python while its arguments are small, until that has taken a third of the time of compiling. Both give the same
+bits.
 
 Numba unpickles what lies in its cache folder and runs the machine code in it. Here every file ends with a digest of its
 content: one that is damaged is as good as not there, and is compiled and written again.
@@ -32,7 +33,7 @@ from numba.core.registry import CPUDispatcher
 from numpy.typing import NDArray
 
 if TYPE_CHECKING:
-    from numba import njit as njit  # for mypy: what has no types stays without
+    from numba import njit as njit  # for mypy: untyped functions stay untyped
 else:
 
     def njit(*, cache: bool, nogil: bool, forceinline: bool = False) -> Callable[[Callable[..., Any]], Any]:
@@ -52,7 +53,7 @@ SMALL = 10_000  # numbers in the arguments of a call
 LEAST, MOST = 0.1, 5.0  # seconds in plain Python before a function is compiled, and before all are
 PATIENCE = 3e-4  # further ones for each byte of bytecode: a third of compiling it
 KEPT = 0.05  # of these seconds, where compiled code is kept and only has to be read
-_LOCK = "numba:compiler_lock"  # what Numba's events name: held by a thread that compiles or reads
+_LOCK = "numba:compiler_lock"  # its name in Numba's events: held by a thread that compiles or reads
 Part = TypeVar("Part")
 Result = TypeVar("Result")
 Entry = TypeVar("Entry", bound=np.generic)
@@ -130,7 +131,8 @@ def _bytecode(function: CPUDispatcher, found: dict[CPUDispatcher, bytes]) -> dic
 
 
 def _numbers(value: Any) -> int:
-    """How many there are; of what draws too many, since how long it searches does not depend on them."""
+    """How many numbers there are; too many for a random generator, since the time of a search does not depend on
+    them."""
     if isinstance(value, tuple):
         return sum(map(_numbers, value))
     if isinstance(value, np.random.Generator):
@@ -154,7 +156,7 @@ def _record(fields: np.dtype[np.void]) -> np.dtype[Any]:
 
 
 def _as_compiled(value: Any) -> Any:
-    """What a compiled function returns: Python's numbers."""
+    """A compiled function's result as Python numbers."""
     if isinstance(value, tuple):
         return _like(value, map(_as_compiled, value))
     return value.item() if isinstance(value, np.generic) and not isinstance(value, np.void) else value
@@ -222,7 +224,7 @@ def _whole(path: Path) -> bool:
 
 
 class _Stopwatch(event.Listener):
-    """Runs while any thread compiles, or reads what was compiled; Numba tells it when that begins and ends."""
+    """Runs while any thread compiles, or reads compiled code; Numba reports begin and end."""
 
     def __init__(self, now: Callable[[], float]) -> None:
         self._lock, self._now = threading.Lock(), now

@@ -1,8 +1,8 @@
-"""Readers of files that nobody has vouched for: what they may unpack is limited before memory is taken.
+"""Readers of untrusted files: the unpacked size is limited before memory is allocated.
 
 `read_npz`, `read_gzip` and `read_json` read whole files, `read_member` a part of a zip file, `parse_json` and
-`parse_npz` what is at hand. `max_bytes` counts what
-lies in memory afterwards (unpacked), not what lies on disk. All raise `Unreadable`, one sentence that names the file.
+`parse_npz` bytes in memory. `max_bytes` counts unpacked bytes in memory, not bytes on disk. All raise `Unreadable`, one
+sentence that names the file.
 """
 
 import gzip
@@ -49,7 +49,7 @@ def read_gzip(path: Path | str, max_bytes: int) -> bytes:
 
 
 def unpack_gzip(packed: bytes, max_bytes: int, source: str) -> bytes:
-    """What is packed by gzip. source: what it is of, for messages."""
+    """Unpacks gzip. source: name for messages."""
     try:
         with gzip.GzipFile(fileobj=BytesIO(packed)) as file:
             return _all_of(file, max_bytes, source)
@@ -80,7 +80,7 @@ def read_json(path: Path | str, max_bytes: int, pairs: Callable[[list[tuple[str,
 def parse_json(
     text: bytes, source: str, max_bytes: int, pairs: Callable[[list[tuple[str, Any]]], Any] | None = None
 ) -> Any:
-    """The value that JSON text stands for. source: what the text is of, for messages."""
+    """The value of JSON text. source: name for messages."""
     if len(text) > max_bytes:
         raise _too_large(source, max_bytes)
     if depth(text) > JSON_DEPTH:
@@ -107,7 +107,7 @@ def read_npz(path: Path | str, max_bytes: int) -> dict[str, NDArray[Any]]:
 
 
 def parse_npz(content: bytes, source: str, max_bytes: int) -> dict[str, NDArray[Any]]:
-    """The same of a file's content that is at hand. source: what it is of, for messages."""
+    """The same from a file's content in memory. source: name for messages."""
     try:
         with zipfile.ZipFile(BytesIO(content)) as stored:
             members = stored.infolist()
@@ -120,7 +120,7 @@ def parse_npz(content: bytes, source: str, max_bytes: int) -> dict[str, NDArray[
 
 
 def unpack_xz(content: bytes, max_bytes: int, source: str) -> bytes:
-    """What is packed by LZMA, as xz does it. source: what it is of, for messages."""
+    """Unpacks LZMA in the format of xz. source: name for messages."""
     try:
         with lzma.LZMAFile(BytesIO(content)) as file:
             return _all_of(file, max_bytes, source)
@@ -201,7 +201,7 @@ def _array(content: bytes) -> NDArray[Any]:
 
 
 def _all_of(file: IO[bytes] | gzip.GzipFile | lzma.LZMAFile, max_bytes: int, source: str) -> bytes:
-    """What a stream holds, asked for in parts: a reader sets aside, or unpacks, as much as it is asked for at once."""
+    """The content of a stream, read in parts: a reader allocates, or unpacks, as much as one call asks for."""
     parts, left = [], max_bytes + 1
     while left and (part := file.read(min(left, MIB))):
         parts.append(part)

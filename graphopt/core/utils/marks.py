@@ -1,9 +1,9 @@
-"""What the type of a setting says beyond its kind; `construct` and `stored` check it.
+"""Marks in the types of settings: ranges, and who may set a value; `construct` and `stored` check them.
 
 - Ranges: `rounds: Annotated[int, Between(0, 1000)]`.
 - Settings that reach beyond a configuration: `path: Annotated[str | None, Outside("would be opened")]`. A user may set
-  them. A file may not: where an answer, a checkpoint or a problem of the leaderboard says such a setting, its mark
-  decides what counts (`graphopt.run.config.stored`). A setting that imports, opens, starts or connects needs one.
+  them. A file may not: where an answer, a checkpoint or a problem of the leaderboard has such a setting, its mark
+  decides the value (`graphopt.run.config.stored`). A setting that imports, opens, starts or connects needs one.
 """
 
 from argparse import ArgumentTypeError
@@ -21,7 +21,7 @@ Number = TypeVar("Number", int, float)
 
 @dataclass(frozen=True)
 class Between:
-    """From `least` to `most`, both included; what is no number is in no range."""
+    """From `least` to `most`, both included; NaN is in no range."""
 
     least: float
     most: float
@@ -51,7 +51,7 @@ def _said(bound: float) -> str:
     return f"{bound:,}" if isinstance(bound, int) else f"{bound:g}"
 
 
-# What several classes share. Limits are far beyond what is useful; behind them lie only hours and full memories.
+# Shared ranges. Limits are far beyond useful values; larger ones only take hours or fill the memory.
 Count = Annotated[int, Between(1, 10**9)]  # at least one
 Whole = Annotated[int, Between(0, 10**9)]  # 0: never, or none
 Few = Annotated[int, Between(1, 1000)]  # of things that are all in memory at once
@@ -65,7 +65,7 @@ Ops = Annotated[int, Between(1, 10**7)]  # of a graph that is drawn
 Levels = Annotated[int, Between(1, 2**15 - 1)]  # of a choice, which is kept in 16 bits
 Cap = Annotated[int, Between(1, 4096)]  # on a kernel: tables are as large
 AtLeastOne = Annotated[float, Between(1.0, 1e12)]
-Shift = Annotated[float, Between(-1000.0, 1000.0)]  # of a logit, or of what is like one
+Shift = Annotated[float, Between(-1000.0, 1000.0)]  # of a logit or the like
 Share = Annotated[float, Between(0.0, 1.0)]
 Positive = Annotated[float, Between(1e-12, 1e12)]
 NotNegative = Annotated[float, Between(0.0, 1e12)]
@@ -105,12 +105,13 @@ def _read(value: Number, between: Between) -> Number:
 
 @dataclass(frozen=True)
 class Outside:
-    """A value that a file may not say, but for null and an empty list. does: what would be done."""
+    """A setting that a file may only leave null or an empty list. does: the effect of another value, for the
+    message."""
 
     does: str
 
     def here(self, value: Any, where: str, near: Path | None) -> Any:
-        """What counts of a value that a file says. near: the file, if it is known. Raises UserError."""
+        """The effective value for a value from a file. near: the file, if known. Raises UserError."""
         if value is None or value == []:
             return value
         raise UserError(f"{where}={short(value)} {self.does}, and a file may not say so: give it on the command line")
@@ -118,7 +119,7 @@ class Outside:
 
 @dataclass(frozen=True)
 class Own(Outside):
-    """A place of the reader's own, such as a cache: whatever a file says, `instead` counts."""
+    """A place of the reader's own, such as a cache: `instead` replaces a file's value."""
 
     does: str = "is the reader's own"
     instead: Any = None

@@ -1,5 +1,5 @@
-"""JSON as every reader knows it: an infinite number is null, and what is no number (NaN) is refused. And which numbers
-that a measuring process answers can be a measurement.
+"""Standard JSON: an infinite number is null, and NaN is refused. And a check of the numbers that a measuring process
+returns.
 
 A file that only we read (an answer's header, a table of measurements) may hold `Infinity`, which Python's reader knows.
 """
@@ -55,7 +55,7 @@ def is_finite(value: Any) -> bool:
 
 
 def is_measurement(answer: Mapping[str, Any]) -> bool:
-    """`seconds`, and of how they were measured what is there: `spread`, relative, and the number of `blocks`."""
+    """Whether an answer has valid `seconds`, and a valid relative `spread` and number of `blocks` where present."""
     spread, blocks = answer.get("spread", 0.0), answer.get("blocks", 1)
     return is_seconds(answer.get("seconds")) and is_finite(spread) and spread >= 0 and is_seconds(blocks)
 

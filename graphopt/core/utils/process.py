@@ -1,8 +1,8 @@
 """Processes that may end without harm to what is stored.
 
 - `Process` and `serve`: a worker that answers requests, JSON lines through two pipes that nobody else knows.
-- `rehearse`: what may end the process is done once in a fork of it first. The fork has all that is loaded here, and
-  what it does is lost with it. Its memory and time are limited.
+- `rehearse`: an action that may kill the process runs in a fork first. The fork has all loaded modules, and its effects
+  are lost with it. Its memory and time are limited.
 - `seldom_collected`: Python looks for reference cycles less often.
 - `ended_soon`: Ctrl-C and SIGTERM end this process soon, whatever holds its main thread. Python heeds a signal between
   two of its own instructions: not while Numba's compiler is at a large function, tens of seconds on a busy machine. An
@@ -58,8 +58,8 @@ class AnswerTimeout(_NoAnswer):
 
 
 class Process:
-    """Starts with the first request, ends with this object, and is begun again after a crash. What libraries print in
-    it goes to standard error.
+    """Starts with the first request, ends with this object, and is begun again after a crash. Output of libraries in it
+    goes to standard error.
 
     module: its `main` is run, with `setting` as JSON and the numbers of the pipes for requests and answers
     (`serve`). variables: its environment. starts: how often it was begun.
@@ -133,8 +133,8 @@ class Process:
 
 
 class _Worker:
-    """One process and two pipes. What it starts itself (compilers) is of its group, and ends with it by `kill`. Where
-    this process is killed, a shell of that group ends it, which waits for the end of a pipe."""
+    """One process and two pipes. Processes that it starts (compilers) are of its group, and end with it by `kill`.
+    Where this process is killed, a shell of that group ends it, which waits for the end of a pipe."""
 
     def __init__(self, module: str, setting: Mapping[str, Any], variables: Mapping[str, str]) -> None:
         theirs, self._requests = os.pipe()
@@ -239,9 +239,9 @@ Tell = Callable[..., None]
 
 
 def serve(arguments: list[str], answer: Callable[[Request, Tell], dict[str, Any]]) -> int:
-    """Answers line by line until nobody asks any more. arguments: as `Process` gives them. Whatever `answer` raises is
-    an answer, {"error", "lasting", "fatal"}: fatal is what the user has to put right first. The pipes are not
-    inherited, so that nothing else writes there. It ends without a word when whoever asked is gone."""
+    """Answers line by line until nobody asks any more. arguments: as `Process` gives them. An exception of `answer`
+    becomes an answer, {"error", "lasting", "fatal"}: fatal is an error that the user has to correct first. The pipes
+    are not inherited, so that nothing else writes there. It ends without a word when whoever asked is gone."""
     pipes = [int(number) for number in arguments[1:]]
     for pipe in pipes:
         os.set_inheritable(pipe, False)
@@ -257,14 +257,14 @@ def serve(arguments: list[str], answer: Callable[[Request, Tell], dict[str, Any]
             tell = functools.partial(write, id=request["id"])
             try:
                 found = answer(request, tell)
-            except Exception as error:  # whatever a library raises: this request has no other answer
+            except Exception as error:  # any exception of a library: this request has no other answer
                 found = {"error": in_words(error), "lasting": lasts(error), "fatal": isinstance(error, UserError)}
             tell(**found)
     return 0
 
 
 def in_words(error: Exception) -> str:
-    """What an exception says, in one line."""
+    """An exception's message in one line."""
     return " ".join(str(error).split())[:300] or type(error).__name__
 
 
@@ -281,8 +281,8 @@ class CopyCrash(UserError):
 
 
 def rehearse(action: Callable[[], object], memory: int, what: str) -> None:
-    """Does it in a copy of this process. What it raises there, it will raise here as well, in words. memory: bytes that
-    the copy may take besides. what: names the action in a sentence. Raises CopyCrash."""
+    """Runs an action in a fork of this process. An exception there will be raised here as well, later. memory: further
+    bytes that the fork may allocate. what: the action's name in a sentence. Raises CopyCrash."""
     with warnings.catch_warnings():
         warnings.simplefilter(
             "ignore", DeprecationWarning

@@ -65,7 +65,7 @@ def _stamp(path: Path) -> Stamp:
     return path, said.st_mtime_ns, said.st_size
 
 
-@lru_cache(maxsize=1024)  # yaml is slow to read, and a check of what fits what reads all options
+@lru_cache(maxsize=1024)  # yaml is slow to read, and a check of compatibility reads all options
 def _plain(group: str, name: str, stamps: tuple[Stamp, ...]) -> dict[str, Any]:
     """The option as the files have it now."""
     from omegaconf import DictConfig, OmegaConf
@@ -85,7 +85,7 @@ def _plain(group: str, name: str, stamps: tuple[Stamp, ...]) -> dict[str, Any]:
 
 def _bases(group: str, entry: Any) -> list[str]:
     """The options of the same group that an entry of `defaults` names: `NAME`, `NAME@KEY`, or `/GROUP@KEY: NAME`, which
-    the command line may override. What other groups are to be (`override /encoder: ...`) is Hydra's business."""
+    the command line may override. Choices of other groups (`override /encoder: ...`) are left to Hydra."""
     if isinstance(entry, str):
         return [entry] if entry != "_self_" else []
     return [f"{name}@{key.partition('@')[2]}" for key, name in entry.items() if str(key).startswith(f"/{group}@")]

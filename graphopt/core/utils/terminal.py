@@ -1,4 +1,4 @@
-"""What a terminal shows: text from files (names of graphs, ops, families, methods), and how far a loop is.
+"""Terminal output: text from files (names of graphs, ops, families, methods), and progress bars.
 
 A name may hold an escape sequence that clears the screen, renames the window, or turns a line around. Everything that
 prints such names passes them through `printable`. `Bar` is a live bar on a terminal, else a plain line every few
@@ -89,7 +89,7 @@ class Bar:
             )
             from rich.table import Column
 
-            rest = Column(ratio=1, no_wrap=True, overflow="ellipsis")  # what the others leave
+            rest = Column(ratio=1, no_wrap=True, overflow="ellipsis")  # the remaining width
             whole = Column(no_wrap=True)
             self._progress = Progress(
                 TextColumn("{task.description}", markup=False), BarColumn(BAR), MofNCompleteColumn(table_column=whole),

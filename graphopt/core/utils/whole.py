@@ -1,7 +1,7 @@
 """Files and folders that are whole at every moment: made beside their place under a name of their own, then renamed.
 
-What a killed process leaves beside the place goes when the next process writes into that folder. Who makes a part holds
-the system's lock on it, and the system gives locks back when a process ends: so no file of a living process is taken.
+Leftovers of a killed process are deleted when the next process writes into that folder. Who makes a part holds the
+system's lock on it, and the system gives locks back when a process ends: so no file of a living process is taken.
 """
 
 import fcntl
@@ -32,7 +32,7 @@ def whole_file(path: Path) -> Iterator[BinaryIO]:
         os.replace(part, path)
     finally:
         part.unlink(missing_ok=True)
-        with suppress(OSError):  # what the disk did not take, again
+        with suppress(OSError):  # the same write failure again
             file.close()
 
 

@@ -1,1 +1,1 @@
-"""What TorchInductor makes of a program and a set of stored values, predicted from the program's loops."""
+"""TorchInductor's code for a program and a set of stored values, predicted from the program's loops."""

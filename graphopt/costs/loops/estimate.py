@@ -1,9 +1,9 @@
-"""A plan's nests of loops and what they take, from a program's loops. Counted are the values that TorchInductor stores,
-evaluations of operations, elements that are read and written, and how far away these are.
+"""A plan's nests of loops and their times, from a program's loops. Counted are the values that TorchInductor stores,
+evaluations of operations, elements read and written, and the distance of these in the cache.
 
-Stored is what the plan asks for. Where it asks for nothing, Inductor's own rules decide (torch 2.13,
-`GraphLowering.run_node`, `StorageBox`), which depend on what was stored before. Nearest data costs a read; the first
-touch of a buffer in a nest costs what its distance costs on top: the bytes that were touched since.
+Values are stored as the plan asks. Where it asks for nothing, Inductor's own rules decide (torch 2.13,
+`GraphLowering.run_node`, `StorageBox`), which depend on the values stored before. Data in the nearest cache costs a
+read; the first touch of a buffer in a nest costs its distance on top: the bytes that were touched since.
 
 Which loops Inductor's scheduler makes one (torch 2.13, `Scheduler.fuse_nodes_once`, `CppScheduling`): loops of equal
 sizes that share data become one, with several results; loops of the same outer sizes share these (a row at a time).
@@ -52,11 +52,11 @@ class LoopGroup:
 
 class Fusing:
     """leaves: and calls between them, in the order of the program, by which they are numbered. apart: buffers whose
-    maker is fused with no reader. ahead: [n] bits of what must have run."""
+    maker is fused with no reader. ahead: [n] bits of the loops that must have run."""
 
     def __init__(self, leaves: Sequence[Leaf | LibraryCall], apart: frozenset[int] = frozenset()) -> None:
         self.apart = apart
-        self.made: dict[int, int] = {}  # buffer -> what makes it
+        self.made: dict[int, int] = {}  # buffer -> its maker
         for i, item in enumerate(leaves):
             for buffer in item.makes if isinstance(item, LibraryCall) else (item.write[0],):
                 self.made.setdefault(buffer, i)
@@ -139,7 +139,8 @@ class Fusing:
         return outer
 
     def _in_step(self, a: LoopGroup, b: LoopGroup) -> bool:
-        """Whether b reads what a makes only as it is made, and no other loop or call stands between them."""
+        """Whether b reads results of a only element by element as they are made, and no other loop or call stands
+        between them."""
         made = {buffer for buffer, _ in a.writes}
         if any(buffer in made for buffer, _ in b.reads - a.writes):
             return False
@@ -315,8 +316,8 @@ def along(leaf: Leaf, steps: tuple[int, ...], level: int, levels: int) -> int:
 
 
 def working(bodies: Bodies, stage: Stage, writes: int, preset: Preset) -> float:
-    """Nanoseconds of a stage's operations. What is the same all along the innermost loop is computed before it. One
-    number for all loops is computed for every vector where results are written: they may be its operands."""
+    """Nanoseconds of a stage's operations. Values that do not change along the innermost loop are computed before it.
+    One number for all loops is computed for every vector where results are written: they may be its operands."""
     table = preset.scalar if stage.tiled < 0 else preset.vector
     lanes = preset.lanes if stage.tiled >= 0 else 1
     cost, done = 0.0, set[tuple[int, int]]()
@@ -409,7 +410,7 @@ class LoopPlan:
 
 @dataclass(eq=False)
 class Estimate:
-    """Of one program; what is found for one plan serves others."""
+    """The estimate of one program; results for one plan are used for others."""
 
     program: LoopProgram
     bodies: Bodies = field(init=False)

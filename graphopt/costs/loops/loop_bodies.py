@@ -1,15 +1,15 @@
-"""A program as loops: what TorchInductor would compute for every value by itself, were all of them stored. From this
-any set of stored values follows without another lowering (`graphopt.costs.loops`). Plain data, no torch.
+"""A program as loops: TorchInductor's loop for every value by itself, were all of them stored. The loops of any set of
+stored values follow without another lowering (`graphopt.costs.loops`). Plain data, no torch.
 
-Loop bodies under a plan: a stored value evaluates whatever it reads that is not stored, once at each place. Two
-parts that need the same value at the same place share it, as they do in the compiled loop.
+Loop bodies under a plan: a stored value evaluates the values that it reads and that are not stored, once at each place.
+Two parts that need the same value at the same place share it, as they do in the compiled loop.
 
 Each access is known by the places that it touches at a few chosen points of its loops. Two accesses that touch the same
 places at all of these are taken to be the same. So expressions are never simplified: an index is composed with another
 by evaluating it at the places that the other found, and remembered.
 
 A leaf is a stored value as Inductor's scheduler first sees it, one loop. Its dimensions are in order, and merged where
-all accesses allow it (torch 2.13, `simplify_and_reorder`, `pick_loop_order`). A leaf has what it reads and writes, too.
+all accesses allow it (torch 2.13, `simplify_and_reorder`, `pick_loop_order`). A leaf has its reads and writes, too.
 
 Shape legend: D dimensions of a loop, S = (1 + D) (1 + DRAWN) points: zero and drawn ones, and a step from each along
 each dimension.
@@ -54,9 +54,9 @@ class Loop:
     """A value that is computed element by element, or a reduction. Without dimensions of one element.
 
     buffer: that it would be written to. op: name of the graph's op that decides whether it is, "" where it always is.
-    shape, reduced: sizes of the loops over its elements, and over what is summed for each. stride: in the buffer, of
-    each loop of `shape`. ops: operation -> how often it is evaluated for one element. size: operations as Inductor
-    counts them, constants included and reads not.
+    shape, reduced: sizes of the loops over its elements, and over the terms of each sum. stride: in the buffer, of each
+    loop of `shape`. ops: operation -> how often it is evaluated for one element. size: operations as Inductor counts
+    them, constants included and reads not.
     """
 
     buffer: int
@@ -80,8 +80,8 @@ class LibraryCall:
 @dataclass(frozen=True, slots=True)
 class Hint:
     """A moment at which Inductor asks itself whether to store the value of an op. reuse: it has several readers,
-    spread: one that has more elements; reads: it may have gathered too many; made: it was just lowered, so that what
-    was decided happens now; will: a reader wants it in memory."""
+    spread: one that has more elements; reads: it may have gathered too many; made: it was just lowered, so that a
+    decision takes effect now; will: a reader wants it in memory."""
 
     op: str
     kind: Literal["reuse", "spread", "reads", "made", "will"]
@@ -114,8 +114,8 @@ def points(sizes: Sizes) -> Places:
 
 
 def place(index: Index, at: Places, found: Places) -> Places:
-    """[S] where an index points. at: [D, S] values of the loop's variables; found: [S] what stands for indices that are
-    themselves read from memory."""
+    """[S] where an index points. at: [D, S] values of the loop's variables; found: [S] placeholders for indices that
+    are themselves read from memory."""
     kind, *parts = index
     if kind == "number":
         return np.full(at.shape[1], parts[0], np.int64)
@@ -156,8 +156,7 @@ class Access(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Body:
-    """made: loop and places (number) of each evaluation. reads: what is loaded. size: operations as Inductor counts
-    them."""
+    """made: loop and places (number) of each evaluation. reads: the loads. size: operations as Inductor counts them."""
 
     made: frozenset[tuple[int, int]]
     reads: frozenset[Access]
@@ -243,7 +242,7 @@ class Bodies:
         return self._bodies[key]
 
     def _links(self, loop: int, places: int, space: Sizes) -> tuple[Access, ...]:
-        """What a loop reads for its elements at some places; at -1, for all of its own."""
+        """The reads of a loop for its elements at some places; at -1, for all of its own."""
         if places < 0:
             return self._read(loop, points(space))
         key = (loop, places)
@@ -267,9 +266,9 @@ Touch = tuple[int, Pattern]  # a buffer, and how
 
 @dataclass(frozen=True, slots=True)
 class Leaf:
-    """outer, inner: sizes of the loops over elements and over what is summed. shape: before they were merged. bytes: of
-    the elements touched in each way. levels: of each merged loop the innermost dimension. steps: of what is written,
-    then of each read, along each dimension; STRAY where it is uneven.
+    """outer, inner: sizes of the loops over elements and over the terms of sums. shape: before they were merged. bytes:
+    of the elements touched in each way. levels: of each merged loop the innermost dimension. steps: of the write, then
+    of each read, along each dimension; STRAY where it is uneven.
     """
 
     loop: int
@@ -301,7 +300,7 @@ def leaf_of(bodies: Bodies, loop: int, body: Body) -> Leaf:
 
 
 def _order(dimensions: Sequence[int], steps: list[tuple[int, ...]], space: Sizes) -> list[int]:
-    """Outermost first: inside comes what most accesses step through in small strides."""
+    """Outermost first: the innermost dimension is the one that most accesses step through in small strides."""
 
     def inside(a: int, b: int) -> int:
         a_in = sum(s[b] == 0 or abs(s[a]) < abs(s[b]) for s in steps)

@@ -1,5 +1,5 @@
-"""`Preset`: what one machine takes for the parts of loops, its file, and how it follows from the times of probes
-(`graphopt.hardware.inductor.probes`): what one takes more than another, over what it has more."""
+"""`Preset`: the times of the parts of loops on one machine, their file, and how they follow from the times of probes
+(`graphopt.hardware.inductor.probes`): the difference in time of two probes, over the difference of their parts."""
 
 import json
 from collections.abc import Mapping
@@ -175,5 +175,5 @@ def _traffic(ns: Mapping[str, float]) -> tuple[tuple[Level, ...], tuple[Level, .
 
 
 def _rising(values: list[float]) -> list[float]:
-    """None higher than a later one: what is further away costs no less, and calls add noise to what is small."""
+    """None higher than a later one: larger distances cost no less, and calls add noise to small times."""
     return [min(values[i:]) for i in range(len(values))]

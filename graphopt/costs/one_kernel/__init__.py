@@ -1,1 +1,1 @@
-"""What one kernel costs: rooflines, XLA's GPU model, a learned one; exact deltas when one op changes sides."""
+"""The cost of one kernel: rooflines, XLA's GPU model, a learned one; exact deltas for the flip of one op."""

@@ -1,4 +1,5 @@
-"""Exact delta pricing of store/inline flags: only what other requests change is legalised and priced again.
+"""Exact delta pricing of store/inline flags: only the kernels that other requests change are legalised and priced
+again.
 
 Equal to full pricing to the last digit, since kernel times are multiples of a power of two, whose sums do not depend on
 order. The decoder's decision is repeated for every op that a change may reach, from the last to the first. These are
@@ -37,7 +38,7 @@ _EXACT = 8192.0  # s, below which sums do not depend on their order
 
 _KERNEL = np.dtype([
     ("waits", np.int64),  # mark of an op that is to be decided again
-    ("dirty", np.int64),  # mark of a stored op whose kernel changes; what that holds of ops that are decided:
+    ("dirty", np.int64),  # mark of a stored op whose kernel changes; its content among decided ops:
     ("inputs", np.int32), ("ops", np.int32), ("heavy", np.bool_),
 ], align=True)  # fmt: skip
 _CHANGE = np.dtype([("flipped", np.int32), ("priced", np.int32), ("before", np.float64)])
@@ -52,7 +53,7 @@ class _Scratch(NamedTuple):
     stamp: I64  # [1]
     roots: I64  # [N] kernels of the op being decided
     kernel: NDArray[np.void]  # [N] _KERNEL
-    inputs: I32  # [N, max_inputs + 1] what a kernel that changes reads, of ops that are decided
+    inputs: I32  # [N, max_inputs + 1] reads of a changing kernel, among decided ops
     trial: I32  # [max_duplicates, max_inputs + 2] the same with one op more, and their number
     change: NDArray[np.void]  # [N] _CHANGE: ops whose flag changed; ops whose time changed, and the time before
 
@@ -110,12 +111,12 @@ class FusionFlips:
             return self.restore(self._states[asked])
         self._requests[op] ^= 1
         self._move(np.array([op]))
-        self._requests[:], self._last = self.inline, None  # what became illegal is no request
+        self._requests[:], self._last = self.inline, None  # an illegal flag is no request
         if asked is not None:
             self._keep(asked)
 
     def _keep(self, asked: bytes) -> None:
-        """The current state as what requests lead to, and its own flags."""
+        """Remembers the current state as the result of requests, and of its own flags."""
         if len(self._states) > _STATES:
             self._states.clear()
         flags = self._requests.tobytes()
@@ -123,8 +124,8 @@ class FusionFlips:
         self._prices[flags] = self.cost
 
     def follow(self, requests: NDArray[np.uint8]) -> float:
-        """Makes other requests [N], 0 or 1, the current state, and what is legal of them its flags; its price. Cheap
-        where they are near the state, or near the state that was left last."""
+        """Makes other requests [N], 0 or 1, the current state, with the legal ones as its flags; returns its price.
+        Cheap where they are near the state, or near the state before it."""
         if self._last is not None and (requests[self._last[0]] != self._requests[self._last[0]]).all():
             ops, flipped, priced, self.cost = self._last
             _take_back(self._requests, self.inline, self._times, self._scratch, ops, flipped, priced)
@@ -220,7 +221,7 @@ def _move(f: Fusible, requests: NDArray[np.uint8], inline: NDArray[np.bool_], ti
             s.change[priced].priced = root
             priced += 1
             size = _gathered(f, root, inline, s) if inlined else _hold(f, root, op, inline, limits, s)
-            for m in range(size):  # whatever else it computes, or would if that were legal
+            for m in range(size):  # further ops that it computes, or would if that were legal
                 for e in range(f.op[s.members[m]].in_start, f.op[s.members[m]].in_end):
                     source = f.edge[e].op
                     if 0 <= source < op and requests[source] != 0 and s.kernel[source].waits != mark:
@@ -250,7 +251,7 @@ def _gathered(f: Fusible, root: Any, inline: NDArray[np.bool_], s: _Scratch) -> 
 
 @njit(cache=True, nogil=True, forceinline=True)
 def _hold(f: Fusible, root: Any, below: Any, inline: NDArray[np.bool_], limits: KernelLimits, s: _Scratch) -> int:
-    """Writes what a kernel holds of its ops after `below`, as the decoder has it when it comes there; `_gathered`."""
+    """Writes the content of a kernel among ops after `below`, as the decoder has it at that point; `_gathered`."""
     size = _gathered(f, root, inline, s)
     inputs = start_kernel(f, root, limits.max_inputs, s.inputs[root])
     heavy, ops = f.op[root].heavy > 0, 1
@@ -265,7 +266,7 @@ def _hold(f: Fusible, root: Any, below: Any, inline: NDArray[np.bool_], limits: 
 @njit(cache=True, nogil=True, forceinline=True)
 def _joined(f: Fusible, op: Any, inline: NDArray[np.bool_], limits: KernelLimits, s: _Scratch, mark: Any) -> int:
     """The decoder's decision on a request to inline `op`: adds it to kernels (s.roots) and returns how many compute it,
-    0 where one refuses. One that does not change accepts what it has held."""
+    0 where one refuses. A kernel that does not change accepts the ops that it has held."""
     s.stamp[0] += 1
     count = find_roots(f, op, inline, limits.max_duplicates, s.roots, s.stack, s.seen, s.stamp[0])
     if count > limits.max_duplicates:

@@ -1,8 +1,8 @@
-"""What one kernel costs on a device: a roofline with the corrections of docs/semantics.md, XLA's GPU model, or a model
-that was learned.
+"""The cost of one kernel on a device: a roofline with the corrections of docs/semantics.md, XLA's GPU model, or a
+learned model.
 
-Times are rounded to multiples of 2^-40 s (about 1 ps). So float64 sums of kernel times below 8192 s are exact whatever
-their order. Delta pricing then equals full pricing to the last digit.
+Times are rounded to multiples of 2^-40 s (about 1 ps). So float64 sums of kernel times below 8192 s are exact in any
+order. Delta pricing then equals full pricing to the last digit.
 
 XLA's model (`fusion_model: xla_gpu`) is described from its `gpu_performance_model` (2024-2026): time = launch + compute
 + memory - 0.95 * min(compute, memory). Where XLA asks its emitters, we choose: blocks of 128 threads, one thread per
@@ -58,7 +58,8 @@ def xla_kernel_time(f, root, work, w, device):  # type: ignore[no-untyped-def]
 
 @njit(cache=True, nogil=True)
 def _threads(f, root, work, w):  # type: ignore[no-untyped-def]
-    """Threads of the launch: a reduction is spread over what it reads, other kernels over what they write."""
+    """Threads of the launch: a reduction is spread over the elements that it reads, other kernels over those that they
+    write."""
     threads = max(1.0, f.op[root].numel)
     for i in range(work.size):
         if f.op[w.members[i]].heavy == 1:
@@ -131,7 +132,7 @@ def workspace(graph: Graph) -> Workspace:
 
 
 class KernelWork(NamedTuple):
-    """What a kernel does, before a device prices it."""
+    """The work of a kernel, before a device prices it."""
 
     size: int  # members
     inputs: int  # distinct input tensors, in workspace.touched

@@ -1,5 +1,5 @@
-"""A learned model of the time of one kernel (`fusion_model: learned`): a small network over what lowering says of the
-kernel without running it, and the device's data sheet. `algo=kernel_model` trains it and searches with it.
+"""A learned model of the time of one kernel (`fusion_model: learned`): a small network over facts that lowering gives
+without running the kernel, and the device's data sheet. `algo=kernel_model` trains it and searches with it.
 
 The network corrects a plain roofline, launch + max(arithmetic, memory): without training it is that. After Kaufman et
 al., "A Learned Performance Model for Tensor Processing Units" (MLSys 2021), which reads a kernel's ops one by one by a

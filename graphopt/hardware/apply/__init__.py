@@ -1,1 +1,1 @@
-"""Decisions acted on in the user's own program: an execution order, or what torch asks while it compiles."""
+"""Decisions carried out in the user's own program: an execution order, or answers to torch while it compiles."""

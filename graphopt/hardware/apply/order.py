@@ -46,8 +46,8 @@ class OrderedModule(nn.Module):
 
 
 def _layout(shape: Sequence[int], stride: Sequence[int], dtype: str) -> tuple[Any, ...]:
-    """What a captured program takes for granted: views and `as_strided` read other elements in another layout. Where
-    there is one place only, a step means nothing."""
+    """The layout that a captured program assumes: views and `as_strided` read other elements in another layout. In a
+    dimension of size 1 the stride means nothing."""
     return tuple(shape), tuple(step for size, step in zip(shape, stride) if size > 1), dtype
 
 
@@ -59,7 +59,7 @@ def _laid_out(seed: Tensor, spec: InputSpec) -> Tensor:
 
 @dataclass(frozen=True)
 class Applied:
-    """What came of an order. before, after: peak bytes of the program in its own order and in this one, from runs."""
+    """The result of an order. before, after: peak bytes of the program in its own order and in this one, from runs."""
 
     module: OrderedModule
     before: int

@@ -1,8 +1,8 @@
-"""Which activations `torch.compile` saves for the backward pass, by what the whole step holds at its worst moment.
+"""Which activations `torch.compile` saves for the backward pass, by the peak memory of the whole step.
 
-torch's solvers fill a knapsack: saved bytes up to a share of what is saved by default, most FLOP first. What the
-backward pass holds while it computes the rest again does not count there, so a lower budget can take more memory. Here
-a budget b limits that peak itself, to `lowest + b (default - lowest)`, and the least is computed twice within it.
+torch's solvers fill a knapsack: saved bytes up to a share of those saved by default, most FLOP first. They do not count
+the bytes that the backward pass holds while it computes the rest again, so a lower budget can take more memory. Here a
+budget b limits that peak itself, to `lowest + b (default - lowest)`, and the least is computed twice within it.
 
     torch._functorch.config.activation_memory_budget = 0.05
     # Torch asks it, or
@@ -11,8 +11,8 @@ a budget b limits that peak itself, to `lowest + b (default - lowest)`, and the 
     torch.compile(model, backend=graphopt.hardware.apply.recompute.eager)  # without code generation
 
 torch asks the solver only where its own rules save more than the budget, the partitioner always. With the latter the
-peak does not rise when the budget falls. `eager` and `solver` count what ops hold that run one by one, `partitioner`
-what fused code does (`fused_peaks`). All leave to torch what they do not know (`_known`).
+peak does not rise when the budget falls. `eager` and `solver` count the bytes of ops that run one by one, `partitioner`
+those of fused code (`fused_peaks`). All leave programs that they do not know (`_known`) to torch.
 """
 
 import copy
@@ -63,8 +63,8 @@ _FRONTS: dict[str, tuple[Front, Footprint]] = {}  # with torch's own set; the fr
 
 @dataclass(frozen=True, kw_only=True)
 class RecomputeSettings:
-    """device: whose peaks say what computing again costs. evals: saved sets that walks may price. seed: of walks.
-    fused: of the best sets, how many TorchInductor lowers, so that their bytes are known; 0: ops run one by one."""
+    """device: its peaks price computing again. evals: saved sets that walks may price. seed: of walks. fused: of the
+    best sets, how many TorchInductor lowers, so that their bytes are known; 0: ops run one by one."""
 
     device: Device
     evals: int
@@ -74,8 +74,8 @@ class RecomputeSettings:
 
 @dataclass(frozen=True)
 class SavedSet:
-    """What was chosen for a step: names of FX nodes whose results are saved, and what the split costs; `default` is the
-    same of what torch saves when only time counts."""
+    """The choice for a step: names of FX nodes whose results are saved, and the cost of the split; `default` is the
+    cost of torch's set when only time counts."""
 
     nodes: tuple[str, ...]
     footprint: Footprint
@@ -90,8 +90,8 @@ Fuse = Callable[[Sequence[str]], tuple[int, int]]
 def choose_saved(graph: FxGraph, info: Any, forward: int, budget: float, settings: RecomputeSettings,
                  fuse: Fuse | None = None) -> SavedSet:  # fmt: skip
     """The saved set of a joint graph. info: torch's `NodeInfo`. forward: outputs of the forward program. Without `fuse`
-    bytes are those of ops that run one by one; with it, sets are looked for by what fused kernels write."""
-    # What torch saves when only time counts: its minimum cut with all of its rules.
+    bytes are those of ops that run one by one; with it, sets are looked for by the writes of fused kernels."""
+    # torch's set when only time counts: its minimum cut with all of its rules.
     rules = partitioners.MinCutOptions(
         ban_if_used_far_apart=functorch.ban_recompute_used_far_apart,
         ban_if_long_fusible_chains=functorch.ban_recompute_long_fusible_chains,
@@ -121,7 +121,7 @@ def choose_saved(graph: FxGraph, info: Any, forward: int, budget: float, setting
 
 
 def _fleeting(read: Graph, step: Step) -> Bool:
-    """[S] what an element-wise op makes for element-wise ops and reductions alone."""
+    """[S] results of element-wise ops that only element-wise ops and reductions read."""
     by_element = read.category == Category.ELEMENTWISE
     takes, view = by_element | (read.category == Category.REDUCTION), fusible(read)
     out = np.zeros(len(step.num_bytes), np.bool_)
@@ -137,7 +137,7 @@ def _names(read: Graph, kept: Bool) -> tuple[str, ...]:
 
 def _fused(front: Front, own: Bool, default: Footprint, peaks: Callable[[Bool], tuple[int, int]],
            count: int) -> tuple[Front, Footprint]:  # fmt: skip
-    """The front by the bytes of fused programs, and what torch's own set costs. That set is lowered, and `count`
+    """The front by the bytes of fused programs, and the cost of torch's own set. That set is lowered, and `count`
     others: two thirds of them evenly along the front, then those next to the lowest. Where a set cannot be lowered,
     nothing is known of any, and all stays as it is."""
     found, known = Front(front.step, front.work), dict[int, int]()
@@ -178,7 +178,7 @@ def _known(graph: FxGraph) -> bool:
 
 
 class BudgetSolver(CustomKnapsackSolver):
-    """What `activation_memory_budget_solver` is set to. torch asks which of a few ops to save and lets a minimum cut
+    """A value for `activation_memory_budget_solver`. torch asks which of a few ops to save and lets a minimum cut
     decide the rest; marks on nodes, those that checkpointing uses, leave that cut one solution, which is ours."""
 
     def __init__(self, settings: RecomputeSettings) -> None:
@@ -216,8 +216,8 @@ def _join(added: dict[Node, Node], info: Any) -> None:
 
 
 def _mark(graph: FxGraph, info: Any, saved: set[str]) -> None:
-    """Every early node that the backward program needs must be saved or must be computed again. What only the backward
-    program needs counts as the forward one's where it is saved: torch heeds marks of the latter alone."""
+    """Every early node that the backward program needs must be saved or must be computed again. A node that only the
+    backward program needs counts as the forward one's where it is saved: torch heeds marks of the latter alone."""
     need = {node for node in graph.output_node().all_input_nodes if node in info.required_bw_nodes}
     for node in reversed(graph.nodes):
         late = node in info.tangents_closure
@@ -236,8 +236,8 @@ def _mark(graph: FxGraph, info: Any, saved: set[str]) -> None:
 
 
 class Partitioner(CustomPartitionerFn):
-    """What `torch._inductor.config.custom_partitioner_fn` is set to, or what AOTAutograd calls as `partition_fn`. All
-    but the choice of what is saved is torch's own partitioner. found: what was chosen last."""
+    """A value for `torch._inductor.config.custom_partitioner_fn`, or `partition_fn` of AOTAutograd. All but the choice
+    of the saved set is torch's own partitioner. found: the last choice."""
 
     def __init__(self, settings: RecomputeSettings) -> None:
         self.settings = settings
@@ -280,7 +280,7 @@ def _copied(gm: GraphModule) -> GraphModule:
 
 
 def _nodes(graph: FxGraph, info: Any, names: Sequence[str]) -> list[Node]:
-    """What is handed to the backward program: its inputs, and of ops with several results their parts."""
+    """Nodes handed to the backward program: its inputs, and of ops with several results their parts."""
     nodes, saved = {node.name: node for node in graph.nodes}, list(info.inputs)
     for name in names:
         parts = [user for user in nodes[name].users if user.target is operator.getitem]

@@ -1,13 +1,13 @@
-"""`Calibrated`: what TorchInductor's code of a plan should take on one core, computed, not measured.
+"""`Calibrated`: the time of TorchInductor's code of a plan on one core, computed, not measured.
 
-The program is lowered once, with every value stored. From the loops that it becomes, a plan's own follow: what is
-stored, after Inductor's rules where a plan asks for nothing; what each stored value evaluates and reads; which loops
-become one. Their operations, reads and writes cost what a preset says, which `graphopt measure calibrate` measures.
+The program is lowered once, with every value stored. A plan's loops follow from these: the stored values, by Inductor's
+rules where a plan asks for nothing; the operations and reads of each stored value; which loops become one. A preset has
+the costs of operations, reads and writes, which `graphopt measure calibrate` measures.
 
 That subcommand compiles small programs by TorchInductor and times them on one pinned core. They are each operation in
 loops that are vectorised and that are not, reductions, and reads that do not step by one. Others are copies of growing
-sizes, the beginning of a loop and of a kernel. It takes some minutes. What was measured is kept, so that a stopped call
-goes on where it was. The numbers go to `calibrated.json` in $GRAPHOPT_CACHE, or to what `--file` names.
+sizes, the beginning of a loop and of a kernel. It takes some minutes. Times are kept, so that a stopped call goes on
+where it was. The numbers go to `calibrated.json` in $GRAPHOPT_CACHE, or to the file of `--file`.
 """
 
 import argparse
@@ -38,13 +38,13 @@ from graphopt.problems.cost_model import CostModel, Prices
 
 HOW = Measuring(device="cpu", threads=1, block_seconds=0.003, blocks=9, spread=0.03, op_seconds=0.3, limit_seconds=120)
 TABLE = Path("measured") / "calibration.jsonl"
-# Knobs -> what of Inductor's rules they set. The others are accepted, and without effect on a price.
+# Knobs -> the rules of Inductor that they set. The others are accepted, and without effect on a price.
 RULES = {"reads_threshold": "reads", "opcount_threshold": "size", "acc_reads_threshold": "gathered"}
 
 
 def preset_named(name: str | None) -> Preset:
-    """`here`: what was measured here, if anything was, else `shipped`. `shipped`: of those that come with graphopt the
-    one for vectors as wide as this processor's, and of its maker. Other names as `load`."""
+    """`here`: the machine's own, if measured, else `shipped`. `shipped`: of those that come with graphopt the one for
+    vectors as wide as this processor's, and of its maker. Other names as `load`."""
     if name == "here":
         name = None if (cache_dir() / FILE).is_file() else "shipped"
     if name == "shipped":
@@ -54,10 +54,11 @@ def preset_named(name: str | None) -> Preset:
 
 
 class Calibrated(CostModel):
-    """preset: name of a file of numbers that comes with graphopt, or `shipped` (`preset_named`); null: what was
-    measured here.
+    """preset: name of a file of numbers that comes with graphopt, or `shipped` (`preset_named`); null: the machine's
+    own.
 
-    Knobs that change arithmetic, not what is stored, are accepted and cost nothing. Calls of libraries cost their FLOP.
+    Knobs that change arithmetic, not the stored values, are accepted and cost nothing. Calls of libraries cost their
+    FLOP.
     """
 
     objective = "runtime"
@@ -106,7 +107,7 @@ class Calibrated(CostModel):
 
 
 def measured(service: Service, folder: Path) -> Mapping[str, float]:
-    """Name of a probe -> seconds of one run. What is known is neither compiled nor timed again."""
+    """Name of a probe -> seconds of one run. Known probes are neither compiled nor timed again."""
     from graphopt.hardware.inductor.probes import built, probes
 
     found, every = dict[str, float](), list(probes())

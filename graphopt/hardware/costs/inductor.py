@@ -1,8 +1,8 @@
 """`Inductor`: the time that a program takes as TorchInductor compiles it, measured on this machine; and
 `GeneratedCode`, the same predicted from the code that it is lowered to.
 
-A plan says what is stored, inlined or kept apart otherwise than by default, and sets knobs. The source that comes of it
-is compiled and timed by turns with that of the default; a price is that ratio times the default's time.
+A plan names the values that are stored, inlined or kept apart otherwise than by default, and sets knobs. Its source is
+compiled and timed by turns with that of the default; a price is the ratio times the default's time.
 
 Shape legend: B plans.
 """
@@ -47,12 +47,11 @@ Allocator = Literal["user", "keep"]
 
 
 class Inductor(CostModel):
-    """table: file of what was measured; null: measured/ in $GRAPHOPT_CACHE, else in ~/.cache/graphopt. environment:
-    null: this machine's; else only the table's lines of that one count, and nothing is compiled or measured.
-    fresh_processes: 0: a process that stays measures, for searching; else a price is a race with the default in so many
-    fresh processes, for judging. allocator: of processes that measure: `user`, they allocate as a user's process does,
-    `keep`, they keep freed memory. builders: processes that lower and compile;
-    build_seconds: for one of them to answer.
+    """table: file of measured times; null: measured/ in $GRAPHOPT_CACHE, else in ~/.cache/graphopt. environment: null:
+    this machine's; else only the table's lines of that one count, and nothing is compiled or measured. fresh_processes:
+    0: a process that stays measures, for searching; else a price is a race with the default in so many fresh processes,
+    for judging. allocator: of processes that measure: `user`, they allocate as a user's process does, `keep`, they keep
+    freed memory. builders: processes that lower and compile; build_seconds: for one of them to answer.
 
     A plan that does not compile, crashes or hangs costs inf. So does one that gives other bits than the default, unless
     it decides about knobs that change rounding.
@@ -164,11 +163,11 @@ def target_of(built: Built) -> Target:
 
 
 class GeneratedCode(CostModel):
-    """Nothing is compiled or run. What the code does (instructions by kind, bytes by how far away they are, loops) is
-    weighed by what `graphopt measure calibrate` measured (`graphopt.hardware.code_time`).
+    """Nothing is compiled or run. The work of the code (instructions by kind, bytes by distance, loops) is weighed by
+    the costs that `graphopt measure calibrate` measured (`graphopt.hardware.code_time`).
 
-    preset: as of `cost=calibrated`. table, environment: of what was lowered, as those of `cost=inductor`, which may
-    share them. builders, build_seconds: as there.
+    preset: as of `cost=calibrated`. table, environment: of lowered code, as those of `cost=inductor`, which may share
+    them. builders, build_seconds: as there.
 
     A plan that cannot be lowered costs inf.
     """

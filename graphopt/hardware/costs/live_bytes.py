@@ -1,8 +1,8 @@
 """`LiveBytes`: the cost model that runs a graph's torch program in the plan's order and counts the bytes that live.
 
-A price is what the allocator has given out at the worst moment: weights and inputs, results, and what operators
-allocate inside. Inputs other than weights are given away: they go after their last use, outputs stay. What an op
-allocates does not depend on when it runs, so one run gives a table from which the peak of any order follows exactly.
+A price is the allocator's bytes at the worst moment: weights and inputs, results, and allocations inside operators.
+Inputs other than weights are given away: they go after their last use, outputs stay. Allocations of an op do not depend
+on when it runs, so one run gives a table from which the peak of any order follows exactly.
 """
 
 from typing import Any, ClassVar, Literal

@@ -61,13 +61,13 @@ class WholeProgram(ProgramCost):
 
     @abstractmethod
     def target(self, program: Program, file: Path) -> Target:
-        """What is measured of a program whose ONNX file that is; the digest does not depend on the file."""
+        """The measured target of a program whose ONNX file that is; the digest does not depend on the file."""
 
     def stored(self) -> Mapping[str, object]:
         return {"environment": self.service.environment}
 
     def alone(self, terms: Terms) -> TermPrice:
-        """By ops that are measured one by one where the programs run: what a sum tells of them."""
+        """The additive model of ops measured one by one where the programs run."""
         how = replace(ALONE, device=self._device)
         ops = Profiled(name=self.name, runtime=self.runtime, table=None, environment=None, measuring=how)
         return ops.term_price(terms)
@@ -84,7 +84,7 @@ class WholeProgram(ProgramCost):
         return (0.0, 0) if isinstance(found, Failure) else (found.noise, found.rounds)
 
     def _measured(self, programs: Sequence[Program]) -> list[Measured]:
-        """Of programs made from one another. Only what is not known yet is written as files."""
+        """Of programs made from one another. Only unknown ones are written as files."""
         original = programs[0].original
         default, *targets = (self.target(program, self._file(program)) for program in (original, *programs))
         with ExitStack() as stack:
@@ -167,9 +167,9 @@ def _must_have(environment: str | None) -> None:
 class Profiled(Additive):
     """TASO's cost model: every distinct op is measured alone on this machine, once, and a program costs their sum.
 
-    runtime: what runs the ops. With `onnxruntime` its own profile says the time, and convolutions run in its blocked
-    layouts; with `onnxruntime_off` it optimises nothing, and they do not. table: file of measured ops; null: profiled/
-    in $GRAPHOPT_CACHE, else in ~/.cache/graphopt.
+    runtime: the library that runs the ops. With `onnxruntime` its own profile says the time, and convolutions run in
+    its blocked layouts; with `onnxruntime_off` it optimises nothing, and they do not. table: file of measured ops;
+    null: profiled/ in $GRAPHOPT_CACHE, else in ~/.cache/graphopt.
 
     environment: null: this machine's, and ops that the table lacks are measured here. Otherwise only the table's lines
     of that environment count and nothing is measured: so stored answers are priced again. An opaque op costs nothing:
@@ -196,7 +196,7 @@ class Profiled(Additive):
 
     def noise_of(self, program: Program) -> tuple[float, int]:
         """Errors of different ops are independent; one that runs several times was measured once, so its errors add up.
-        What one process measures misses how processes differ: it is a lower bound."""
+        Times of one process miss how processes differ: it is a lower bound."""
         terms, runs = program.terms, dict[str, list[Line]]()
         for term in program.live():
             if not is_free(terms, term) and terms.operation[term].name != "opaque":
@@ -222,5 +222,5 @@ def standard_error(line: Line) -> float:
 
 
 def signature_of(operation: Operation, inputs: Sequence[TensorType]) -> str:
-    """An op and what it reads, e.g. `conv [1,1] [0,0,0,0] none | float32 [1,3,8,8] | float32 [4,3,1,1]`."""
+    """An op and its inputs, e.g. `conv [1,1] [0,0,0,0] none | float32 [1,3,8,8] | float32 [4,3,1,1]`."""
     return " | ".join([str(operation), *(f"{t.dtype} {text_of(t.shape)}" for t in inputs)])

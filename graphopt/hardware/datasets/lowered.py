@@ -1,4 +1,4 @@
-"""`lowered`: programs as a compiler sees them, for cost models that compile: what TorchInductor lowers.
+"""`lowered`: programs as TorchInductor lowers them, for cost models that compile.
 
 A source is a Python file of the user's, with a mapping `PROGRAMS` (or `P`): name -> function of no arguments that gives
 (function or nn.Module, its example inputs). Gradients are computed of parameters and of inputs that require them.
@@ -76,7 +76,7 @@ class LoweredPrograms(Dataset):
         return self._graphs[split]
 
     def _programs(self, split: Split) -> Mapping[str, tuple[str, Made]]:
-        """Name -> what a captured graph depends on, and what makes the program."""
+        """Name -> everything that a captured graph depends on, and the function that makes the program."""
         if split == "train":
             return self._named(self.training) if self.training else {}
         models = {
@@ -98,7 +98,7 @@ class LoweredPrograms(Dataset):
         return {name: (text, found[name]) for name in names or found if names or name not in self.training}
 
     def _captured(self, name: str, said: str, make: Made) -> list[Graph]:
-        """Its graphs, each in the cache by what the source says now."""
+        """Its graphs, each in the cache by the source's present text."""
         request = {"source": said, "name": name, "graphs": self.mode, "device": self.device}
         make = partial(_on, self.device, make)
         if self.mode == "step":
@@ -116,7 +116,7 @@ PARTS = tuple(f"{phase}{number}" for phase in ("inference", "forward", "backward
 
 
 def _on(device: Device, make: Made) -> Any:
-    """What it makes, a program and its inputs, there. Raises GraphError where torch has no GPU."""
+    """The program of `make` and its inputs, on the device. Raises GraphError where torch has no GPU."""
     import torch
     from torch.utils._pytree import tree_map_only
 
@@ -140,8 +140,8 @@ def _gone() -> Graph:
 
 
 def lowered_module(module: Any, inputs: Any, *, name: str, backward: bool) -> Graph:
-    """What TorchInductor is given of an nn.Module: its outputs, or with `backward` a whole step with gradients. The
-    module is run once, on copies. Raises GraphError."""
+    """TorchInductor's input for an nn.Module: its outputs, or with `backward` a whole step with gradients. The module
+    is run once, on copies. Raises GraphError."""
     import torch
 
     from graphopt.hardware.inductor.captured import capture_compiled, capture_step, copied, whole_step
@@ -210,7 +210,7 @@ def _made(name: str, make: Made) -> tuple[Any, Any]:
 
 
 def programs_in(file: Path) -> Mapping[str, Made]:
-    """What a source file holds; it is the user's own code, and run. Raises GraphError."""
+    """The programs of a source file; it is the user's own code, and run. Raises GraphError."""
     if not file.is_file():
         raise GraphError(f"no file {file}; dataset.source is a Python file with PROGRAMS: name -> function")
     spec = importlib.util.spec_from_file_location(file.stem, file)

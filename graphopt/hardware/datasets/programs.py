@@ -9,8 +9,8 @@ An entry of a split says where a model comes from, and its sizes:
 - `{graphnet: FOLDER}`: a sample of GraphNet, by its folder, which may lie in an archive; read as data, and run on
   tensors of the stored means, deviations and ranges.
 
-With `backward: true` the gradients belong to the program. `name` is what the graph is called, `family` what it is split
-by: no family stands in two splits.
+With `backward: true` the gradients belong to the program. `name` is the graph's name, `family` its family: no family
+stands in two splits.
 """
 
 from collections.abc import Mapping
@@ -42,7 +42,7 @@ class Programs(EntryDataset):
 
     def graph_of(self, entry: Spec) -> Graph:
         source = _source(entry)
-        if source in ("module", "graphnet"):  # what it names may change
+        if source in ("module", "graphnet"):  # the named module or folder may change
             return _captured(source, entry)
         stem = str(entry.get("name", entry[source])).replace("/", "_")
         return self._cache.get(f"program-{stem}", dict(entry), lambda: _captured(source, entry))

@@ -1,1 +1,1 @@
-"""TorchInductor: what it is given, and its lowering under decisions. The only folder that knows its internals."""
+"""TorchInductor: its input graphs, and its lowering under decisions. The only folder that knows its internals."""

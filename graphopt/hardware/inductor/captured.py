@@ -1,4 +1,4 @@
-"""What TorchInductor is given to lower: graphs after all its passes, of whole steps or of what `torch.compile` makes.
+"""TorchInductor's input: graphs after all passes, of whole steps or as `torch.compile` makes them.
 
 Names of nodes are those that lowering and `post_grad_custom_post_pass` see.
 """
@@ -183,9 +183,9 @@ Step = tuple[Callable[..., list[Tensor]], list[Tensor]]
 
 
 def whole_step(fn: Callable[..., Any] | nn.Module, inputs: Any) -> Step:
-    """A function and tensors that it takes: it returns what `fn` returns, and after that the gradients of parameters
-    and inputs that require them. It takes parameters, inputs, and gradients of what is returned. A function whose
-    inputs require none is as it was. fn is run once."""
+    """A function and its arguments: it returns the results of `fn`, and after them the gradients of parameters and
+    inputs that require them. It takes parameters, inputs, and gradients of the results. A function whose inputs require
+    none is as it was. fn is run once."""
     held = dict(fn.named_parameters()) if isinstance(fn, nn.Module) else {}
     arguments = arguments_of(inputs)
     given = [*held.values(), *tensors_in(arguments)]

@@ -1,4 +1,4 @@
-"""What can be told of generated code before it is compiled: work, traffic and structure of its kernels.
+"""Features of generated code before it is compiled: work, traffic and structure of its kernels.
 
 The work is read off the text of the C++ source: instructions by kind, as often as their loops make them run. `v.KIND`
 is done on vectors, `s.KIND` on one number: `load`, `store`, `div`, functions by their names, and `simple`, all other
@@ -40,9 +40,7 @@ _NAME = re.compile(r"(?<![\w:])(?:std::|at::vec::|c10::|\.)?([a-z]\w*)(?:<[^()]*
 _FREE = frozenset({"static_cast", "decltype", "float", "double", "bool", "int", "int64_t", "int32_t", "convert", "cast",
                    "get", "to_float", "all_zero", "template", "if", "for", "loadu", "store", "c", "data", "alignas",
                    "alignof", "size_t"})  # fmt: skip
-_NONE = re.compile(
-    r"tmp\d+$|.*helper\d+$|inductor_|unique_ptr$|make_unique$"
-)  # what is called, but does no work of a loop
+_NONE = re.compile(r"tmp\d+$|.*helper\d+$|inductor_|unique_ptr$|make_unique$")  # calls that do no work of a loop
 _SIMPLE = frozenset({"blendv", "neg", "abs", "maximum", "minimum", "max", "min", "fmadd", "clamp_min", "clamp_max",
                      "max_propagate_nan", "min_propagate_nan", "clamp"})  # fmt: skip
 _ARITHMETIC = re.compile(r"(?<=[\w)\]]) [-+*<>&|?^]=? |(?<=[\w)\]]) (?:==|!=|<=|>=|&&|\|\|) |[!~](?=\w)")
@@ -59,7 +57,7 @@ class _Loop(NamedTuple):
 
 
 class _Scope(NamedTuple):
-    """What stands in braces. runs: how often; loops: by their variables, those around it."""
+    """A block in braces. runs: how often; loops: by their variables, those around it."""
 
     runs: float
     loops: Mapping[str, _Loop]
@@ -94,7 +92,7 @@ def source_work(kernel: str, missed: Sequence[float] = ()) -> Counter[str]:
 
 
 def _entered(line: str, now: _Scope) -> _Scope | None:
-    """What a loop, or a condition on the place in one, opens."""
+    """The scope that a loop, or a condition on the place in one, opens."""
     if found := _FOR.search(line):
         loop = _Loop(int(found[2]), int(found[3]), int(found[4] or 1))
         return _Scope(now.runs * loop.trips, {**now.loops, found[1]: loop})
@@ -104,7 +102,7 @@ def _entered(line: str, now: _Scope) -> _Scope | None:
 
 
 def _share(condition: str, loops: Mapping[str, _Loop]) -> float:
-    """Of a loop's iterations, those in which a part of its body runs: the vectors, or what is left over."""
+    """The share of a loop's iterations in which a part of its body runs: the vectors, or the remainder."""
     share = 1.0
     for name, low, high in _WITHIN.findall(condition):
         if name in loops:
@@ -164,8 +162,8 @@ _KERNEL = re.compile(r"^(\w+) = async_compile\.cpp_pybinding\((.*?)^'''\)", re.M
 def features(graph: GraphLowering, source: str, missed: Mapping[str, float]) -> dict[str, float]:
     """`bytes`: read and written by kernels; `kernels` and `nests` (outermost loops) in the source; `calls`: of
     functions of libraries, `flops` theirs; of C++ only `v.KIND` and `s.KIND` of `source_work`; `bytes.near`,
-    `bytes.middle`, `bytes.far`: by what was read and written since they were last touched, so by their cache. missed:
-    nodes of truth values -> the share of them that is mispredicted."""
+    `bytes.middle`, `bytes.far`: by the bytes that were touched since their last use, so by their cache. missed: nodes
+    of truth values -> the share of them that is mispredicted."""
     calls = [leaf for node in graph.scheduler.nodes for leaf in node.get_nodes() if leaf.is_extern()]
     kernels = _KERNEL.findall(source)
     given = {name: arguments.split(", ") for name, arguments in _CALL.findall(source)}

@@ -1,7 +1,7 @@
-"""What a training step that TorchInductor fused for a CPU holds at its worst moment, before any kernel is compiled.
+"""The peak memory of a training step that TorchInductor fused for a CPU, before any kernel is compiled.
 
 Both programs are lowered to the Python code that calls their kernels. That code then runs once on zeros, with kernels
-that do nothing. So it allocates and frees what it will in use, and so do calls of libraries (convolutions, products).
+that do nothing. So it allocates and frees as it will in use, and so do calls of libraries (convolutions, products).
 """
 
 from collections.abc import Callable, Iterable
@@ -25,11 +25,11 @@ from graphopt.hardware.program_run import allocated_peak
 
 SCALAR = {"fx_graph_cache": False, "cpp.simdlen": 1}  # how kernels are written does not matter, and vectors take time
 Strides = dict[str, tuple[int, ...]]
-Values = list[tuple[str, Any]]  # of placeholders: a name, and a fake tensor or what else is given
+Values = list[tuple[str, Any]]  # of placeholders: a name, and a fake tensor or another argument
 
 
 class _CallingCode(NamedTuple):
-    """constants: by name, which the source reads. strides: of results, None of what is no tensor."""
+    """constants: by name, which the source reads. strides: of results, None for other values than tensors."""
 
     source: str
     constants: dict[str, Tensor]
@@ -108,7 +108,7 @@ def _ran(code: _CallingCode, values: Values, keeps: Callable[[str], bool]) -> tu
     results = list[Any]()
     with _disable_current_modes(), torch.no_grad(), torch.random.fork_rng(devices=[]):
         with mock.patch.object(AsyncCompile, "cpp_pybinding", lambda *_, **__: lambda *_: None):
-            exec(compile(code.source, "<fused>", "exec"), space)  # as Inductor itself does with what it wrote
+            exec(compile(code.source, "<fused>", "exec"), space)  # as Inductor itself does with its source
         space["empty_strided_cpu"] = lambda *layout: torch.empty_strided(*layout[:2], dtype=layout[2]).zero_()
         outside = _zeros(pair for pair in values if pair[0].startswith("primals"))
 

@@ -65,7 +65,7 @@ class _HintRecorder(Requests):
 
 @contextmanager
 def _watching(asked: _HintRecorder) -> Iterator[None]:
-    """Inductor's questions are noted, and answered with no: what is stored is stored because it was asked for."""
+    """Inductor's questions are noted, and answered with no: values are stored only on request."""
 
     def reuse(box: StorageBox, users: int, *, graph_reuse: bool = True) -> None:
         if users > 1:
@@ -205,6 +205,6 @@ def _index(expression: Expr | int, place: dict[Any, int], found: dict[Any, int])
             return ("add" if isinstance(e, sympy.Add) else "mul", *map(of, e.args))
         if type(e) in _TWO:
             return (_TWO[type(e)], *map(of, e.args))
-        return ("found", len(found) + sum(map(ord, str(e))) % 1000)  # what is no sum or product: some place
+        return ("found", len(found) + sum(map(ord, str(e))) % 1000)  # neither a sum nor a product: some place
 
     return of(expression)

@@ -2,8 +2,8 @@
 
 The post-grad graph is lowered as it is, so neither autograd nor the passes before run again.
 
-A value is stored when its `StorageBox` is realised. Inductor decides that after every node, from what the box would
-read and compute. The hooks answer in its place for the nodes that were decided; for the others they let it answer.
+A value is stored when its `StorageBox` is realised. Inductor decides that after every node, from the reads and
+operations of the box. The hooks answer in its place for the nodes that were decided; for the others they let it answer.
 """
 
 import base64
@@ -50,15 +50,15 @@ def check_version() -> None:
                         f"torch {torch.__version__}; install `torch=={KNOWN[-1]}.*`")  # fmt: skip
 
 
-# What asks, or says, whether a box had better be stored -> the answer for one that is to be inlined.
+# Methods that ask, or say, whether a box had better be stored -> the answer for a box that is to be inlined.
 _HINTS = {"should_realize_on_reuse": False, "has_exceeded_max_reads": False, "realize_hint": None}
 USUAL = {"realize_reads_threshold": 4, "realize_opcount_threshold": 30, "realize_acc_reads_threshold": 8}
 LARGEST_TREE = 150  # nodes of an expression with inlined parts: lowering takes time exponential in its depth
 
 
 class Request(Enum):
-    """What is asked for one node. STORE: its value is written to memory. INLINE: it is computed wherever it is read, as
-    far as its readers can take that. CUT: stored, and computed in another kernel than whatever reads it."""
+    """A request for one node. STORE: its value is written to memory. INLINE: it is computed wherever it is read, as far
+    as its readers can take that. CUT: stored, and computed in another kernel than whatever reads it."""
 
     STORE = "store"
     INLINE = "inline"
@@ -66,7 +66,7 @@ class Request(Enum):
 
 
 class Requests:
-    """What is asked, and what is observed, during one lowering."""
+    """Requests and observations of one lowering."""
 
     def __init__(self, asked: Mapping[str, Request]) -> None:
         self.inline = {name for name, request in asked.items() if request is Request.INLINE}
@@ -105,7 +105,7 @@ class Requests:
             owner = node if box is None else self._owner.setdefault(id(box), (box, node))[1]
             if box is not None and owner is node:
                 self._decide(node, box)
-            elif owner in self._tree:  # another view of what it computes
+            elif owner in self._tree:  # another view of its value
                 self._tree[node], self._box[node] = self._tree[owner], self._box[owner]
 
     def _decide(self, node: Node, box: StorageBox) -> None:
@@ -115,8 +115,8 @@ class Requests:
             self._limit(node, box)
 
     def _limit(self, node: Node, box: StorageBox) -> None:
-        """Stores what has grown too large by inlining: parts that were asked for, or, where Inductor itself inlines
-        more than usual, any."""
+        """Stores values that have grown too large by inlining: requested ones, or, where Inductor itself inlines more
+        than usual, any."""
         given = [n for n in node.all_input_nodes if n in self._tree and not IRNode.is_realized_node(self._box[n].data)]
         if given or node.name in self.inline or _inlines_more():
             size = 1 + sum(self._tree[n] for n in given for _ in range(_uses(node, n)))
@@ -144,13 +144,13 @@ def _box(result: object) -> StorageBox | None:
 
 
 def _loop(box: StorageBox) -> object:
-    """What a box computes, stored or not."""
+    """The computation of a box, stored or not."""
     return box.data.data if isinstance(box.data, ComputedBuffer) else box.data
 
 
 @contextmanager
 def carried_out(requests: Requests) -> Iterator[None]:
-    """Within the block a lowering does what is asked and notes what it stores."""
+    """Within the block a lowering carries out requests and notes the values that it stores."""
     run_inner = GraphLowering.run_node
 
     def run_node(graph: GraphLowering, n: Node) -> Any:
@@ -182,7 +182,7 @@ def replaced(owner: object, name: str, value: object) -> Iterator[None]:
 
 
 class _Choices(InductorChoices):
-    """Inductor's own choices of what to fuse, except that cut nodes stay apart from their readers."""
+    """Inductor's own choices of fusions, except that cut nodes stay apart from their readers."""
 
     def __init__(self, requests: Requests) -> None:
         self._requests = requests
@@ -197,7 +197,7 @@ class _Choices(InductorChoices):
         )
 
 
-# One thread, nothing in the background, no benchmark beside the code, and what `compile_fx` sets for CPUs.
+# One thread, nothing in the background, no benchmark beside the code, and the options of `compile_fx` for CPUs.
 BASE: dict[str, Any] = {"compile_threads": 1, "cpp.threads": 1, "benchmark_harness": False,
                         "comprehensive_padding": False, "fx_graph_cache": False}  # fmt: skip
 _COMMENT = re.compile(r"^\s*(#(?! *include| *pragma)|//).*\n", re.MULTILINE)
@@ -222,8 +222,8 @@ class Lowered:
 
 
 def lower(program: FxProgram, requests: Mapping[str, Request], knobs: Mapping[str, int]) -> Lowered:
-    """requests: names of nodes of `program.gm` -> what is asked of them; the others Inductor decides. knobs: name ->
-    which of its values. Raises GraphError where Inductor cannot lower it."""
+    """requests: names of nodes of `program.gm` -> request; Inductor decides the others. knobs: name -> which of its
+    values. Raises GraphError where Inductor cannot lower it."""
     check_version()
     missed = missed_shares(program)
     start, settings, asked = thread_time(), options(knobs), Requests(requests)
@@ -257,7 +257,7 @@ def _run(program: FxProgram, asked: Requests) -> Requests:
 
 @contextmanager
 def in_words() -> Iterator[None]:
-    """Raises GraphError for whatever goes wrong in the block."""
+    """Raises GraphError for any exception in the block."""
     try:
         yield
     except (MemoryError, KeyboardInterrupt, GraphError):
@@ -267,7 +267,7 @@ def in_words() -> Iterator[None]:
 
 
 def output_strides(program: FxProgram) -> list[tuple[int, ...] | None]:
-    """Of what the compiled program returns: Inductor lays out some tensors otherwise than operators do."""
+    """Of the compiled program's results: Inductor lays out some tensors otherwise than operators do."""
     with config.patch(base_of(program)), _started(program) as (graph, examples):
         graph.run(*examples)
         tensors = [isinstance(out, IRNode) and out.has_tensor_output() for out in graph.graph_outputs]
@@ -367,6 +367,6 @@ def lower_request(given: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def compile_request(given: Mapping[str, Any]) -> dict[str, Any]:
-    """given: what `lower_request` answered. Any process can load the module from now on at no great cost."""
+    """given: an answer of `lower_request`. Any process can load the module from now on at no great cost."""
     _load(given["key"], given["source"])
     return {"source": given["source"]}

@@ -1,4 +1,4 @@
-"""Small programs whose times say what operations, reads, writes and loops cost, as TorchInductor compiles them."""
+"""Small programs whose times give the costs of operations, reads, writes and loops, as TorchInductor compiles them."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass

@@ -30,7 +30,7 @@ def missed_shares(program: FxProgram) -> dict[str, float]:
         try:
             with torch.no_grad(), torch.random.fork_rng(devices=[]):
                 run.run(*make_inputs(program.inputs, 0))
-        except Exception:  # whatever an operator raises: then nothing is known
+        except Exception:  # any exception of an operator: then nothing is known
             run.found.clear()
         _KNOWN[program.gm] = run.found
     return _KNOWN[program.gm]

@@ -1,1 +1,1 @@
-"""The one measuring service: targets are timed by turns in processes of their own, and what was measured is kept."""
+"""The one measuring service: targets are timed by turns in processes of their own, and times are kept."""

@@ -35,7 +35,7 @@ Built = dict[str, Any]
 
 def main(arguments: list[str]) -> int:
     """Of a build process."""
-    with suppress(Exception):  # a request will say what is wrong
+    with suppress(Exception):  # a request will have the error
         for module, _ in TASKS.values():
             importlib.import_module(module)
     gc.freeze()  # an eighth of the time that lowering takes
@@ -60,8 +60,8 @@ class Builds:
         self._limit = limit_seconds
         self._threads = ThreadPoolExecutor(builders)
         self._open = set[Future[Built | Failure]]()  # requests without a result yet
-        self._lowered: dict[str, Built] = {}  # by what was asked
-        self._free: LifoQueue[Process] = LifoQueue()  # what runs comes before what must start
+        self._lowered: dict[str, Built] = {}  # by request
+        self._free: LifoQueue[Process] = LifoQueue()  # running processes come before those that must start
         self.processes = [Process(BUILDER, {}, variables(1)) for _ in range(builders)]
         for process in self.processes:
             self._free.put(process)
@@ -71,7 +71,7 @@ class Builds:
         self.processes[-1].begin()
 
     def ask(self, name: str, given: Mapping[str, Any]) -> Future[Built | Failure]:
-        """The result of a function of `TASKS` on plain JSON, once a process is free. What is predicted and then
+        """The result of a function of `TASKS` on plain JSON, once a process is free. A plan that is predicted and then
         measured is lowered once."""
         request = self._threads.submit(self._known if name == "lower" else self._built, name, given)
         self._open.add(request)
@@ -80,8 +80,8 @@ class Builds:
 
     @contextmanager
     def batch(self) -> Iterator[None]:
-        """An error in the block, Ctrl-C among them, gives up what is not built yet. Otherwise this process would build
-        the rest before it ends."""
+        """An error in the block, Ctrl-C among them, cancels open requests. Otherwise this process would build the rest
+        before it ends."""
         try:
             yield
         except BaseException:
@@ -149,8 +149,8 @@ class Evaluation:
 
 @dataclass(frozen=True)
 class BuildPipeline:
-    """target_of: makes of a lowered program what is timed. Its digest is that of the generated code, so requests that
-    lead to the same code are compiled and timed once."""
+    """target_of: makes the timed target of a lowered program. Its digest is that of the generated code, so requests
+    that lead to the same code are compiled and timed once."""
 
     builds: Builds
     service: Service
@@ -178,8 +178,8 @@ class BuildPipeline:
                 for one in lowered]  # fmt: skip
 
     def _timed(self, default: Target, compiling: dict[Future[Built | Failure], Target]) -> dict[str, Measured]:
-        """By digest. Times what is compiled while the rest is being compiled; a race in fresh processes begins when all
-        is."""
+        """By digest. Times compiled programs while the rest is being compiled; a race in fresh processes begins when
+        all are."""
         found = dict[str, Measured]()
         while compiling:
             done, _ = wait(compiling, return_when=ALL_COMPLETED if self.service.processes else FIRST_COMPLETED)

@@ -1,4 +1,4 @@
-"""What processes that measure are started in, and what a measurement depends on besides its target."""
+"""The environment of measuring processes, and the conditions that a measurement depends on besides its target."""
 
 import os
 import platform
@@ -13,7 +13,7 @@ from graphopt import cache_dir
 # Without these, page faults of fresh allocations made one kernel read 0.86x and 1.99x in two processes.
 ALLOCATOR = {"MALLOC_MMAP_THRESHOLD_": "4294967296", "MALLOC_TRIM_THRESHOLD_": "17179869184",
              "MALLOC_TOP_PAD_": "268435456"}  # fmt: skip
-# With ALLOCATOR and without, in words. Each target has its own process: what others free moves glibc's thresholds.
+# With ALLOCATOR and without, in words. A process for each target: blocks that others free move glibc's thresholds.
 KEEPS_MEMORY, USERS_MALLOC = "malloc keeps memory", "the user's malloc, a process each"
 
 
@@ -39,15 +39,15 @@ def _processors() -> tuple[int, ...]:
 
 
 def keep_off(keeps: bool) -> None:
-    """Whether this process and those it starts leave the last processor, where `pin` puts what measures; not an only
-    one."""
+    """Whether this process and those it starts leave the last processor, where `pin` puts measuring processes; not an
+    only one."""
     if hasattr(os, "sched_setaffinity"):
         os.sched_setaffinity(0, (_processors()[:-1] if keeps else ()) or _processors())
 
 
 def environment_here(device: str, threads: int, libraries: tuple[str, ...] = ()) -> str:
-    """What the time of a single op depends on; with `libraries` (beside torch), that of whole programs, which depends
-    on the allocator too."""
+    """The conditions of the time of a single op; with `libraries` (beside torch), of whole programs, which depend on
+    the allocator too."""
     packages = ", ".join(f"{name} {version(name)}" for name in dict.fromkeys(("torch", *libraries)))
     where = processor() if device == "cpu" else gpu()
     return f"{packages}, {where}, {device}, {threads} threads"

@@ -40,7 +40,7 @@ NAMES = (
 PROCESSES = 3
 SECONDS = 1.0  # of turns for each model in each process
 TOLERANCE = 1e-4  # of the largest magnitude of an output, in single precision
-NOISE = 4.0  # times the noise: what lies beyond it is a difference, for one of ten optimisers as well
+NOISE = 4.0  # times the noise: a larger difference is real, for one of ten optimisers as well
 
 
 @dataclass(frozen=True)
@@ -117,7 +117,8 @@ def acting(model: Path) -> list[str]:
 
 
 def _optimised(model: Path, optimisations: str) -> Counter[tuple[str, ...]]:
-    """The operators of what runs with their attributes; names and the order of independent ops may change anyway."""
+    """The operators of the optimised model with their attributes; names and the order of independent ops may change
+    anyway."""
     with TemporaryDirectory(prefix="graphopt-") as folder:
         written = Path(folder) / "optimised.onnx"
         onnxruntime_session(str(model), optimisations=optimisations, written=str(written))

@@ -19,8 +19,8 @@ MOST_GIVEN_UP = 5  # requests in a row that ended the process: then it is not th
 
 @dataclass(frozen=True, slots=True)
 class FailedRequest:
-    """A request without an answer. at: the target that was being made ready, None in the rounds; reason: what happened
-    to the process, as it follows `X cannot be measured`."""
+    """A request without an answer. at: the target that was being made ready, None in the rounds; reason: the fate of
+    the process, as it follows `X cannot be measured`."""
 
     at: int | None
     reason: str
@@ -30,7 +30,7 @@ Answer = dict[str, Any] | FailedRequest
 
 
 class Pool(Protocol):
-    """width: requests that are answered at once. counts: what happened: `requests`, `crashes`, `hangs`, `starts`."""
+    """width: requests that are answered at once. counts: `requests`, `crashes`, `hangs`, `starts`."""
 
     width: int
     counts: Counter[str]
@@ -47,9 +47,9 @@ class Pool(Protocol):
 
 
 class LocalPool:
-    """One process that stays, pinned. What ends it is tried a second time. place: among several on one machine; module:
-    what is run, None: `WORKER`. kind: of targets, whose libraries it loads as it starts. layout: of memory, as of
-    `Fork`. keeps_memory: as `variables` has it; else it allocates as a user's process does."""
+    """One process that stays, pinned. A request that ends it is tried a second time. place: among several on one
+    machine; module: the process's module, None: `WORKER`. kind: of targets, whose libraries it loads as it starts.
+    layout: of memory, as of `Fork`. keeps_memory: as `variables` has it; else it allocates as a user's process does."""
 
     width = 1
 
@@ -77,7 +77,7 @@ class LocalPool:
         self.counts["requests"] += 1
         at, first = None, request["targets"][0]
         if not self._keeps and self._first not in (None, first):
-            self.process.end()  # forks inherit what another program has freed
+            self.process.end()  # forks inherit blocks that another program has freed
         self._first = first
         for _ in range(TRIES):
             try:
@@ -178,7 +178,7 @@ class RayPool:
 
 
 class CountedPool(LocalPool):
-    """What an actor is: answers together with what happened on the way."""
+    """The pool of an actor: answers together with counts."""
 
     def environment(self, device: Device, threads: int) -> str:
         return environment_here(device, threads)

@@ -87,7 +87,7 @@ class PriceTable:
         return self._known.get((digest, default, environment))
 
     def lowered(self, request: str, environment: str) -> Line | None:
-        """What became of a request to a compiler; None where it was not made in that environment."""
+        """The result of a request to a compiler; None where it was not made in that environment."""
         return self._lowered.get((request, environment))
 
     def requests(self) -> list[Line]:
@@ -104,7 +104,7 @@ class PriceTable:
 
     @contextmanager
     def turn(self) -> Iterator[None]:
-        """Nobody else measures for this file; what others have measured is known. Only then is `add` allowed."""
+        """Nobody else measures for this file; the lines of others are known. Only then is `add` allowed."""
         with writing(self.path):
             self.path.parent.mkdir(parents=True, exist_ok=True)
             file = self.path.open("a")
@@ -115,7 +115,7 @@ class PriceTable:
 
     def add(self, line: Line) -> None:
         """Appends a line. Raises UserError when the disk does not take it: a price that stands nowhere could not be
-        replayed, so the run ends, and what was measured before stays."""
+        replayed, so the run ends, and earlier lines stay."""
         refuse_nan(line)
         with writing(self.path):
             whole = not self.path.stat().st_size or self.path.read_bytes().endswith(b"\n")
@@ -124,7 +124,7 @@ class PriceTable:
         self._refresh()
 
     def _refresh(self) -> None:
-        """Reads what was appended. A line without an end may still be being written."""
+        """Reads appended lines. A line without an end may still be being written."""
         if not self.path.is_file():
             return
         try:
@@ -183,7 +183,7 @@ def is_comparison(line: Mapping[str, Any]) -> bool:
 
 @dataclass(frozen=True)
 class TableFile(Outside):
-    """A table of measured prices; what a file says of it is looked for and only read. usual: below the cache folder."""
+    """A table of measured prices; a path from a file is looked for and only read. usual: below the cache folder."""
 
     does: str = "is a table of measured prices"
     usual: Path = Path()
@@ -231,7 +231,7 @@ def check_place(table: object, folder: Path, key: str) -> None:
 
 
 def _places(stored: str, near: Path) -> list[Path]:
-    """Where a table of that name may lie, whatever folder the name says."""
+    """Where a table of that name may lie, whatever its folder."""
     places = [folder / Path(stored).name for folder in near.resolve().parents]
     if not Path(stored).is_absolute() and ".." not in Path(stored).parts:
         places.append(Path(graphopt.__file__).resolve().parents[1] / stored)

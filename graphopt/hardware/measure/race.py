@@ -1,8 +1,8 @@
 """`graphopt measure race BEFORE.onnx AFTER.onnx`: which model runs faster, whole, in ONNX Runtime.
 
-Both models and the first one once more run by turns, on one thread, in several fresh processes. What a process does to
-one (memory, caches, neighbours) it does to all three. The ratio of the first to its copy is the noise: where its
-interval and the speed-up's overlap, nothing is shown.
+Both models and the first one once more run by turns, on one thread, in several fresh processes. The state of a process
+(memory, caches, neighbours) affects all three. The ratio of the first to its copy is the noise: where its interval and
+the speed-up's overlap, nothing is shown.
 """
 
 import argparse

@@ -18,14 +18,14 @@ from graphopt.core.errors import Unmeasured
 from graphopt.core.utils.plain_json import is_seconds
 from graphopt.hardware.measure.target import Ratio, Timing
 
-LEAST = 3  # blocks or rounds of what takes longer than it should
+LEAST = 3  # blocks or rounds of a target that takes longer than it should
 MOST_ROUNDS = 400
 
 
 @dataclass(frozen=True, slots=True)
 class Runner:
-    """run: one run. reset: what must happen before each run, outside of the time: runs that change their inputs would
-    otherwise drift to other numbers; None where nothing changes. bits: digest of what a run gives, where it counts."""
+    """run: one run. reset: runs before each run, outside of the time: runs that change their inputs would otherwise
+    drift to other numbers; None where nothing changes. bits: digest of a run's results, where they count."""
 
     run: Callable[[], Any]
     reset: Callable[[], None] | None = None
@@ -144,7 +144,7 @@ RANGE_OF_QUARTILES = 1.349  # of normal numbers, in standard deviations
 
 
 def rounds_in(taken: Any) -> NDArray[np.float64]:
-    """[R, C] of what a process has answered. Raises Unmeasured for what are no times."""
+    """[R, C] times of a process's answer. Raises Unmeasured for other values."""
     if not (isinstance(taken, list) and taken and all(isinstance(row, list) and len(row) == len(taken[0]) > 1
                                                       and all(map(is_seconds, row)) for row in taken)):  # fmt: skip
         raise Unmeasured(f"{str(taken)[:200]} are no times")

@@ -1,8 +1,8 @@
 """`Service`: measured prices of targets, alone or against a default, remembered on disk; and races.
 
-A race runs a default and others by turns in several fresh processes, for a report. What a process does to
-one target (memory, caches, neighbours) it does to all. Processes differ by more than the rounds within one; a race's
-interval shows this. In each of them blocks of memory lie otherwise (`timing_worker.Fork`).
+A race runs a default and others by turns in several fresh processes, for a report. The state of a process (memory,
+caches, neighbours) affects all targets. Processes differ by more than the rounds within one; a race's interval shows
+this. In each of them blocks of memory lie otherwise (`timing_worker.Fork`).
 """
 
 import math
@@ -60,13 +60,14 @@ def fresh_rounds(default: Target, others: Sequence[Target], how: Comparing, proc
 
 
 class Service:
-    """table: the file of the prices. environment: None: this machine's, and what the table lacks is measured here; else
-    only the table's lines of that environment count, and nothing is measured. libraries: beside torch, whose versions
-    belong to the environment. name: of the cost model, for messages. kind: of the targets, for a process that stays.
+    """table: the file of the prices. environment: None: this machine's, and prices that the table lacks are measured
+    here; else only the table's lines of that environment count, and nothing is measured. libraries: beside torch, whose
+    versions belong to the environment. name: of the cost model, for messages. kind: of the targets, for a process that
+    stays.
 
     processes: 0: a process that stays measures; else every comparison is a race in so many fresh processes, of which
-    the median counts, and the noise is how they differ. keeps_memory: whether malloc does in what measures; None: in a
-    process that stays, and else as a user's does.
+    the median counts, and the noise is how they differ. keeps_memory: whether malloc keeps freed memory in measuring
+    processes; None: in a process that stays, and else as a user's does.
 
     A failed measurement affects no other target; it is not tried again by this object. counts: `replayed` from
     the table, `measured`, `failed`; those of the processes are `pool.counts`.
@@ -224,8 +225,8 @@ class Service:
                 self._fail(default, batch[0], taken)
 
     def _keep(self, default: Target, ran: list[Target], timings: list[Timing], unequal: set[str]) -> None:
-        """timings: of the default, then of what ran. Their seconds are by the first time of the default. unequal:
-        digests of what gives other bits than the default."""
+        """timings: of the default, then of `ran`. Their seconds are by the first time of the default. unequal: digests
+        of targets that give other bits than the default."""
         first = self.known(default, default)
         seconds = first.seconds if isinstance(first, Timing) else timings[0].seconds
         new = list(zip(ran, timings[1:], strict=True))

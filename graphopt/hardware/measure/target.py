@@ -1,4 +1,4 @@
-"""What is measured, and what comes of it."""
+"""Targets of measurements, and their results."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -10,7 +10,7 @@ from graphopt.core.utils.marks import Between, Few, NotNegative, Own, Positive, 
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """Something that can be run. kind: a key of `timing_worker.KINDS`; payload: what that kind's file asks for, as
+    """Something that can be run. kind: a key of `timing_worker.KINDS`; payload: the arguments of that kind's file, as
     JSON; digest: equal for what runs equally, so that it is measured once."""
 
     kind: str

@@ -56,7 +56,7 @@ def main(arguments: list[str]) -> int:
     setting = json.loads(arguments[0])
     bench = Bench(setting["device"], setting["threads"], setting["layout"])
     if setting["kind"] in KINDS:
-        with suppress(Exception):  # a target of that kind will say what is wrong
+        with suppress(Exception):  # a target of that kind will have the error
             bench.load(setting["kind"])
     pin(setting["threads"], setting["place"])
     return serve(arguments, bench.answer)
@@ -87,7 +87,7 @@ class Bench:
                 runs.append(runs_for(column, how["block_seconds"]))
                 columns.append(column)
                 unequal += [i] if known and column.bits != columns[0].bits else []
-            except Exception as error:  # whatever a library raises: this one cannot be run, the others can
+            except Exception as error:  # any exception of a library: this one cannot be run, the others can
                 errors[i] = [in_words(error), lasts(error)]
         tell(at=None, more=how["seconds"] * len(columns))
         taken = by_turns(columns, runs, how, np.random.default_rng(0))
@@ -105,7 +105,7 @@ class Bench:
         make = self._loaded(at, target, tell)
         if self.device == "cuda":
             return self._here(make)
-        if self.threads == 1 and target["kind"] not in self._tried:  # forks find loaded what this one needs
+        if self.threads == 1 and target["kind"] not in self._tried:  # forks find its libraries loaded
             make()  # with more threads there would be some, which forks have not
             self._tried.add(target["kind"])
         return Fork(lambda: self._here(make), self.layout)
@@ -115,7 +115,7 @@ class Bench:
         return Here(self._timed(), make())
 
     def _loaded(self, at: int, target: dict[str, Any], tell: Tell) -> Callable[[], Runner]:
-        """What makes it ready, with all that it needs loaded here."""
+        """The function that makes it ready, with its libraries loaded here."""
         tell(at=at, more=START_SECONDS)
         load = self.load(target["kind"])
         tell(at=at)
@@ -157,7 +157,7 @@ class Fork:
     Where blocks lie decides this as well, and which of them share lines of a cache. layout: above 0, the fork first
     takes blocks of its own and keeps them. Their sizes are drawn by this number (after Curtsinger and Berger 2013).
 
-    Ends with this object. Raises what the fork raises, in words; ends this process where the fork has died."""
+    Ends with this object. Raises the fork's exceptions, in words; ends this process where the fork has died."""
 
     def __init__(self, make: Callable[[], Column], layout: int = 0) -> None:
         self._pipe, theirs = Pipe()
@@ -194,7 +194,7 @@ def _serve_runs(pipe: Any, make: Callable[[], Column], layout: int) -> None:
             try:
                 column = column or make()
                 answer = (column(runs), column.bits, None)
-            except Exception as error:  # whatever a library raises
+            except Exception as error:  # any exception of a library
                 answer = (0.0, "", (in_words(error), lasts(error), isinstance(error, UserError)))
             pipe.send(answer)
     del held

@@ -1,12 +1,12 @@
-"""`Beliefs`: how far predicted times are off on one program, by what was measured of it, and what to measure next.
+"""`Beliefs`: errors of predicted times on one program, learned from its measured times, and the choice of measurements.
 
-The logarithm of measured over predicted time is the sum of what a decision's traits do, and of what is its own. Traits
-are settings of knobs and the ops about which something is asked. As costs of kinds of instruction are off, traits are
-also how much more of its time a decision spends on a kind than the default does. What a trait does is normally
-distributed around 0 before anything is measured; so is the sum, and afterwards as well (Rasmussen and Williams 2006,
-Gaussian Processes for Machine Learning, 2.1). Measured next is what has the largest expected improvement (Jones et al.
-1998). Of several that are measured together each is taken to be as fast as expected (Ginsbourger et al. 2010, the
-Kriging believer).
+The logarithm of measured over predicted time is a sum of effects: one for each trait of a decision, and the decision's
+own. Traits are settings of knobs and the ops with a request. As costs of kinds of instruction are off, the share of a
+decision's time on a kind, less the default's share, is a trait as well. Effects are normally distributed around 0
+before anything is measured; so is the sum, and afterwards as well (Rasmussen and Williams 2006, Gaussian Processes for
+Machine Learning, 2.1). The decision of the largest expected improvement is measured next (Jones et al. 1998). Of
+several that are measured together each is taken to be as fast as expected (Ginsbourger et al. 2010, the Kriging
+believer).
 
 Shape legend: P decisions, M measured ones, T traits.
 """
@@ -19,14 +19,14 @@ from scipy.special import ndtr
 
 from graphopt.core.graph import F64
 
-# standard deviations: of a kind's cost, of a knob, of what is asked about ops, of a decision's own, of a measurement
+# standard deviations: of a kind's cost, of a knob, of a request about ops, of a decision's own, of a measurement
 KIND, KNOB, ASKED, OWN, NOISE = 1.0, 0.2, 0.1, 0.1, 0.01
 Kinds = Mapping[str, float]  # kind of instruction -> its part of a predicted time
 Traits = Mapping[Hashable, float]
 
 
 def traits(asked: Sequence[Hashable], knobs: Sequence[Hashable], kinds: Kinds, default: Kinds) -> Traits:
-    """Of a decision: what it asks about single ops, its settings of knobs, and the predicted time of each kind of
+    """Of a decision: its requests about single ops, its settings of knobs, and the predicted time of each kind of
     instruction, of its code and of the default's; no kinds where it was not lowered."""
     found = dict.fromkeys(asked, ASKED / sqrt(max(1, len(asked)))) | dict.fromkeys(knobs, KNOB)
     if kinds:
@@ -44,7 +44,7 @@ class Beliefs:
         self.lowest = 0.0  # measured
 
     def learn(self, traits: Traits, predicted: float, measured: float) -> None:
-        """What came of a decision."""
+        """Learns from a measured decision."""
         self._traits.append(traits)
         self._off.append(measured - predicted)
         self.lowest = min(self.lowest, measured)
@@ -71,7 +71,7 @@ class Beliefs:
 
 
 def _posterior(new: F64, known: F64, off: F64, measured: int) -> tuple[F64, F64]:
-    """(mean, standard deviation) [P] of what new ones [P, T] are off by. known: [M, T], off: [M]; of these, only the
+    """(mean, standard deviation) [P] of the errors of new decisions [P, T]. known: [M, T], off: [M]; of these, only the
     first so many are measured, with noise."""
     noise = np.where(np.arange(len(off)) < measured, NOISE, 1e-4)
     together, beside = known @ known.T + np.diag(OWN**2 + noise**2), new @ known.T

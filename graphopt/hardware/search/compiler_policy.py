@@ -1,21 +1,23 @@
 """`compiler_policy`: a compiler's decisions in the order of predicted times, the fastest first.
 
-What is worth asking of the compiler is looked for on paper. Changes of the best decision, among them all that
-`compiler_search` would try and sets of ops that are simulated to help, are simulated by the hundred; the fastest of
-these are lowered, and of what was lowered the predicted fastest codes are measured, a few at a time. Then the same
-around the best, and what several changes that helped bring together. Predictions may be wrong. What is measured says
-how far they are off on this program (`beliefs`); from then on those decisions come first of which the largest
-improvement is expected. Beliefs may be wrong as well. So a few evaluations of every round, and half of them after a
-round that brought nothing, are of what comes first. These are knobs one by one, of which predictions know those least
-that are of how source is compiled. Simulated times are those of `cost=calibrated` (milliseconds each), predicted ones
-those of `cost=generated_code` (a second each). A setting that leaves the simulator unmoved counts there as what is
-predicted of it alone. The order is by the mean of both, as logarithms; of equals, those come first that set more knobs
-of how source is compiled.
+A round has three steps. Hundreds of changes of the best decision are simulated: all that `compiler_search` would try,
+and sets of ops whose flips are simulated to help. The fastest of these are lowered, which predicts the times of their
+code. The codes predicted to be fastest are measured, a few at a time. The next round starts from the best decision, and
+also measures combinations of changes that helped.
 
-With a budget of 0 nothing is measured, and the answer is the code that comes first in that order. Code that is
-predicted to be slower than the default is none. Unless the gain by both is large enough to be likely, the default
-stays. With a budget that code is what is measured first. The last evaluations are those of `compiler_search`: they take
-back parts of the best decision.
+Predictions may be wrong. Measured times show their errors on this program (`beliefs`); from then on, decisions come in
+the order of expected improvement. Beliefs may be wrong as well. So a few evaluations of every round, and half of them
+after a round without an improvement, take changes in their listed order. Knobs come first there, one by one; those that
+set how source is compiled lead, as predictions know least of them.
+
+Simulated times are those of `cost=calibrated` (milliseconds each), predicted ones those of `cost=generated_code` (a
+second each). Where the simulator does not know a setting, its predicted gain alone is added to the simulated one. The
+order is by the mean of both, as logarithms; ties go to decisions with more knobs that set how source is compiled.
+
+With a budget of 0 nothing is measured, and the answer is the first code in that order. Code that is predicted to be
+slower than the default is left out. Unless the predicted gain is large enough to be likely, the default stays. With a
+budget that code is measured first. The last evaluations are those of `compiler_search`: they take back parts of the
+best decision.
 
 Shape legend: N ops, H heads, P decisions.
 """
@@ -54,13 +56,11 @@ SIZES = (1, 2, 3, 5, 8, 13, 21, 34, 55, 89)  # ops that are simulated to help, t
 LEAST = 1e-4  # relative, of a simulated time that helps
 COMPILES = frozenset(knob.name for knob in KNOBS if knob.compiles)
 HOPS = 3  # around ops that look alike
-
-
 UNMEASURED = 2  # rounds without a price
-UNTOLD = 2  # after a round that brought nothing one in so many is measured in the order of candidates
-DIGITS = 6  # of predicted logarithms: what is equal
+UNTOLD = 2  # after a round without improvement one in so many is measured in the order of candidates
+DIGITS = 6  # of predicted logarithms that count as equal
 INSTANT = 1e-12  # seconds, at least: without loops of its own a program is predicted to take none
-UNMOVED = 1e-9  # of logarithms of simulated times: a setting that the simulator does not know
+UNMOVED = 1e-9  # of logarithms of simulated times: the simulator does not know the setting
 Many = Annotated[int, Between(1, 5000)]
 Blind = Annotated[int, Between(0, 64)]
 Predicted = tuple[float, str, Kinds]  # seconds, inf where it cannot be lowered; digest of the code
@@ -107,10 +107,10 @@ def _settings(problem: AssignProblem) -> Iterator[Changes]:
 
 class CompilerPolicy(Optimizer):
     """considered: decisions that are simulated in a round. pool: of these, those that are lowered. each: evaluations of
-    a round; untold: of these, how many are of what comes first, whatever is expected of it. sure: with a budget of 0,
-    the relative gain that must be predicted for the default to be left. margin: as of `compiler_search`. preset: as of
-    `cost=calibrated`. code: false: all code takes the same time, so that the simulator alone decides. table, builders:
-    as of `cost=generated_code`."""
+    a round; untold: of these, how many take changes in their listed order. sure: with a budget of 0, the relative gain
+    that must be predicted for the default to be left. margin: as of `compiler_search`. preset: as of `cost=calibrated`.
+    code: false: all code takes the same time, so that the simulator alone decides. table, builders: as of
+    `cost=generated_code`."""
 
     needs_roles = frozenset({Role.FUSION})
     needs = frozenset({"compiled_program"})
@@ -128,43 +128,43 @@ class CompilerPolicy(Optimizer):
 
     def solve(self, problem: AssignProblem) -> None:
         climb = Climb(problem, self.each, self.margin)
-        told = _Told(problem, self.predict, self.simulate)
-        score, predicted = self._unmeasured(climb, told)
+        codes = _Codes(problem, self.predict, self.simulate)
+        score, predicted = self._unmeasured(climb, codes)
         if problem.evals_cap == 0:
             return problem.commit(predicted if score < math.log1p(-self.sure) else problem.initial)
         with suppress(OnlySpare):
-            self._rounds(climb, told, predicted)
+            self._rounds(climb, codes, predicted)
         climb.take_back()
 
-    def _rounds(self, climb: Climb, told: "_Told", predicted: Decision) -> None:
-        problem, tried, came = told.problem, told.as_they_come([predicted], 1), 0
+    def _rounds(self, climb: Climb, codes: "_Codes", predicted: Decision) -> None:
+        problem, tried, came = codes.problem, codes.take_first([predicted], 1), 0
         while problem.open:
             base, before = climb.decision, climb.score
             costs = climb.measure(np.stack(tried)) if tried else np.zeros(0)
-            told.learn(tried, costs)
+            codes.learn(tried, costs)
             helped = [one for one, cost in sorted(zip(tried, costs.tolist()), key=itemgetter(1))
                       if cost < before * (1.0 - self.margin)]  # fmt: skip
-            found = _distinct(problem, candidates(problem, climb, told.simulated, came), self.considered)
-            told.lower(told.expected(found, self.pool))
-            tried = told.as_they_come(_together(base, helped), 1)
+            found = _distinct(problem, candidates(problem, climb, codes.simulated, came), self.considered)
+            codes.lower(codes.most_promising(found, self.pool))
+            tried = codes.take_first(_together(base, helped), 1)
             blind = min(self.each, self.untold if helped else max(self.untold, self.each // UNTOLD))
-            tried += told.most_expected(max(0, self.each - blind - len(tried)))
-            tried += told.as_they_come(found, self.each - len(tried))
+            tried += codes.take_most_promising(max(0, self.each - blind - len(tried)))
+            tried += codes.take_first(found, self.each - len(tried))
             came += blind
             if not tried:
                 return
 
-    def _unmeasured(self, climb: Climb, told: "_Told") -> tuple[float, Decision]:
-        """The lowest score around the default, then around what is faster than it, and its decision."""
+    def _unmeasured(self, climb: Climb, codes: "_Codes") -> tuple[float, Decision]:
+        """The lowest score around the default, then around a decision that is faster, and its decision."""
         score = 0.0
         for _ in range(UNMEASURED):
-            found = _distinct(told.problem, candidates(told.problem, climb, told.simulated), self.considered)
-            told.lower(told.promising(found, self.pool))
-            lowest, decision = told.best()
+            found = _distinct(codes.problem, candidates(codes.problem, climb, codes.simulated), self.considered)
+            codes.lower(codes.fastest(found, self.pool))
+            lowest, decision = codes.best()
             if lowest >= score:
                 break
             score, climb.decision = lowest, decision
-        predicted, climb.decision = climb.decision, told.problem.initial
+        predicted, climb.decision = climb.decision, codes.problem.initial
         return score, predicted
 
 
@@ -183,42 +183,42 @@ def _distinct(problem: AssignProblem, decisions: Sequence[Decision], most: int) 
 
 
 class _Code(NamedTuple):
-    """Of a decision: the mean of the simulated and the predicted logarithm of time over the default's; how many knobs
-    of compiling source it leaves alone; the predicted logarithm; the digest of its code."""
+    """Generated code of a decision, and its rank: score, then unset."""
 
-    score: float
-    left: int
-    told: float
+    score: float  # mean of the simulated and the predicted logarithm of time over the default's
+    unset: int  # knobs that would set how source is compiled
+    predicted: float  # logarithm of time over the default's
     digest: str
     decision: Decision
     traits: Traits
 
 
-class _Told:
-    """What was simulated and lowered of a problem's graph, and what of it was not measured yet."""
+class _Codes:
+    """Generated codes of a problem's graph: simulated and lowered decisions, and the codes that were not measured."""
 
     def __init__(self, problem: AssignProblem, predict: Predict, simulate: Simulate) -> None:
         self.problem, self._predict, self._simulate = problem, predict, simulate
-        self._times: dict[bytes, float] = {}
+        self._seconds: dict[bytes, float] = {}  # decision -> seconds
         self._lowered: dict[bytes, str] = {}  # decision -> digest of its code
-        self._open: dict[str, _Code] = {}
-        self._given: dict[bytes, _Code] = {}
+        self._open: dict[str, _Code] = {}  # digest -> code that may be measured
+        self._taken: dict[bytes, _Code] = {}  # decision -> code that was taken to be measured
         self._beliefs = Beliefs()
         initial = problem.initial[None]
         self._start = float(np.log(self.simulated(initial)[0]))
         seconds, digest, self._kinds = self._predict(problem, initial)[0]
-        self._default, self._gone = math.log(seconds), {digest}
-        self._alone = self._unmoved()
+        self._default, self._closed = math.log(seconds), {digest}
+        self._knob_gains = self._knobs_unknown_to_simulator()
 
     def simulated(self, decisions: Decisions) -> F64:
         """Seconds [P] of decisions, each simulated once."""
-        fresh = {one.tobytes(): one for one in decisions if one.tobytes() not in self._times}
+        fresh = {one.tobytes(): one for one in decisions if one.tobytes() not in self._seconds}
         if fresh:
-            self._times |= zip(fresh, self._simulate(self.problem, np.stack([*fresh.values()])).tolist(), strict=True)
-        return np.array([self._times[one.tobytes()] for one in decisions])
+            self._seconds |= zip(fresh, self._simulate(self.problem, np.stack([*fresh.values()])).tolist(), strict=True)
+        return np.array([self._seconds[one.tobytes()] for one in decisions])
 
-    def _unmoved(self) -> dict[tuple[int, int], float]:
-        """(head, choice) of settings which the simulator does not know -> the predicted logarithm of what it brings."""
+    def _knobs_unknown_to_simulator(self) -> dict[tuple[int, int], float]:
+        """(head, choice) of knobs that leave simulated times unmoved -> predicted logarithm of time over the
+        default's."""
         made = [(part[0], changed(self.problem.initial, part)) for part in single_knobs(self.problem)]
         known = [(slot, decision) for slot, decision in made if decision is not None]
         if not known:
@@ -231,60 +231,61 @@ class _Told:
         slots = [slot[1:] for (slot, _), flat in zip(known, still, strict=True) if flat]
         return {slot: math.log(seconds) - self._default for slot, (seconds, *_) in zip(slots, predicted, strict=True)}
 
-    def _rough(self, decisions: Decisions) -> F64:
+    def _estimated(self, decisions: Decisions) -> F64:
         """Logarithms [P] of time over the default's, without lowering."""
         columns = knob_columns(self.problem)
-        settings = [sum(self._alone.get((c, int(one[0, c])), 0.0) for c in columns) for one in decisions]
-        rough: F64 = np.log(self.simulated(decisions)) - self._start + np.array(settings)
-        return rough
+        settings = [sum(self._knob_gains.get((c, int(one[0, c])), 0.0) for c in columns) for one in decisions]
+        estimated: F64 = np.log(self.simulated(decisions)) - self._start + np.array(settings)
+        return estimated
 
-    def promising(self, decisions: Decisions, most: int) -> Decisions:
-        """Of those that were not lowered before, the fastest on paper."""
+    def fastest(self, decisions: Decisions, most: int) -> Decisions:
+        """The decisions of least estimated time that were not lowered before."""
         fresh = self._fresh(decisions)
-        left = np.array([self._left(one) for one in fresh], np.int64)
-        return fresh[np.lexsort((left, self._rough(fresh).round(DIGITS)))[:most]]
+        unset = np.array([self._unset(one) for one in fresh], np.int64)
+        return fresh[np.lexsort((unset, self._estimated(fresh).round(DIGITS)))[:most]]
 
-    def expected(self, decisions: Decisions, most: int) -> Decisions:
-        """Of those that were not lowered before, those of which the most is expected on paper."""
+    def most_promising(self, decisions: Decisions, most: int) -> Decisions:
+        """The decisions of largest expected improvement that were not lowered before."""
         fresh = self._fresh(decisions)
-        return fresh[self._beliefs.most_promising([self._traits(one) for one in fresh], self._rough(fresh), most)]
+        return fresh[self._beliefs.most_promising([self._traits(one) for one in fresh], self._estimated(fresh), most)]
 
     def _fresh(self, decisions: Decisions) -> Decisions:
         return decisions[[one.tobytes() not in self._lowered for one in decisions]]
 
-    def _left(self, decision: Decision) -> int:
-        """Knobs of compiling source that it leaves alone."""
+    def _unset(self, decision: Decision) -> int:
+        """How many knobs of how source is compiled the decision leaves unset."""
         heads = self.problem.task.heads
         return sum(decision[0, c] == 0 for c in knob_columns(self.problem) if heads[c].name in COMPILES)
 
     def lower(self, decisions: Decisions) -> None:
+        """Predicts their times. New code may be measured from then on."""
         if not len(decisions):
             return
         predicted = self._predict(self.problem, decisions)
-        for one, rough, (seconds, digest, kinds) in zip(decisions, self._rough(decisions), predicted, strict=True):
+        for one, rough, (seconds, digest, kinds) in zip(decisions, self._estimated(decisions), predicted, strict=True):
             self._lowered[one.tobytes()] = digest
-            if math.isfinite(seconds) and digest not in self._gone:
-                told = math.log(seconds) - self._default
-                score = round((told + float(rough)) / 2, DIGITS)
-                code = _Code(score, self._left(one), told, digest, one, self._traits(one, kinds))
+            if math.isfinite(seconds) and digest not in self._closed:
+                logarithm = math.log(seconds) - self._default
+                score = round((logarithm + float(rough)) / 2, DIGITS)
+                code = _Code(score, self._unset(one), logarithm, digest, one, self._traits(one, kinds))
                 self._open.setdefault(digest, code)
 
-    def most_expected(self, most: int) -> list[Decision]:
-        """Those of which the most is expected of what was lowered and not given before, one of each code."""
+    def take_most_promising(self, most: int) -> list[Decision]:
+        """Lowered decisions of largest expected improvement, one of each code."""
         codes = sorted(self._open.values(), key=lambda code: code[:2])
         scores = np.array([code.score for code in codes])
         places = self._beliefs.most_promising([code.traits for code in codes], scores, most)
-        return [self._give(codes[place].digest) for place in places]
+        return [self._take(codes[place].digest) for place in places]
 
     def learn(self, decisions: Sequence[Decision], costs: F64) -> None:
-        """What was measured of decisions that were given; those that do not run say nothing of others."""
+        """Measured costs of decisions that were taken; decisions that do not run teach nothing."""
         for one, cost in zip(decisions, costs.tolist()):
-            code = self._given[one.tobytes()]
+            code = self._taken[one.tobytes()]
             if math.isfinite(cost):
                 self._beliefs.learn(code.traits, code.score, math.log(cost / self.problem.initial_cost))
 
     def _traits(self, decision: Decision, kinds: Kinds | None = None) -> Traits:
-        """Of a decision, and where it was lowered of its code."""
+        """Of a decision, and of its code where it was lowered."""
         columns = set(knob_columns(self.problem))
         slots = [(op, head) for op, head in np.argwhere(decision != self.problem.initial).tolist()]
         asked = [slot for slot in slots if slot[1] not in columns]
@@ -292,15 +293,15 @@ class _Told:
         return traits(asked, knobs, kinds or {}, self._kinds)
 
     def best(self) -> tuple[float, Decision]:
-        """The lowest score of codes that are not predicted to be slower, and its decision; of the default's own 0."""
-        known = (code for code in self._open.values() if code.told <= 0)
+        """The lowest score among codes that are not predicted to be slower, and its decision; the default has 0."""
+        known = (code for code in self._open.values() if code.predicted <= 0)
         found = min(known, key=lambda code: code[:2], default=None)
         if found is None or found.score >= 0:
             return 0.0, self.problem.initial
         return found.score, found.decision
 
-    def as_they_come(self, decisions: Iterable[Decision], most: int) -> list[Decision]:
-        """The first of decisions whose code is new, however it is predicted to run."""
+    def take_first(self, decisions: Iterable[Decision], most: int) -> list[Decision]:
+        """The first of decisions whose code is new, whatever its predicted time."""
         out: list[Decision] = []
         for one in decisions:
             if len(out) == most:
@@ -308,13 +309,13 @@ class _Told:
             if one.tobytes() not in self._lowered:
                 self.lower(one[None])
             if (digest := self._lowered[one.tobytes()]) in self._open:
-                out.append(self._give(digest))
+                out.append(self._take(digest))
         return out
 
-    def _give(self, digest: str) -> Decision:
-        self._gone.add(digest)
+    def _take(self, digest: str) -> Decision:
+        self._closed.add(digest)
         code = self._open.pop(digest)
-        self._given[code.decision.tobytes()] = code
+        self._taken[code.decision.tobytes()] = code
         return code.decision
 
 

@@ -1,5 +1,5 @@
-"""`remeasured`: any search over programs by an additive model, whose cheapest programs are priced by what the problem
-asks for."""
+"""`remeasured`: any search over programs by an additive model, whose cheapest programs are priced by the problem's cost
+model."""
 
 from typing import Literal
 
@@ -12,8 +12,8 @@ from graphopt.rewrite.rewrite_problem import RewriteProblem, Rewriter, cheapest_
 
 
 class Remeasured(Rewriter):
-    """What is between an additive model and a method that is rewarded by measured prices: this has as many measured
-    prices, and no more than that. TASO and Tensat were published without.
+    """The peer of a method that is rewarded by measured prices: an additive model with as many measured prices. TASO
+    and Tensat were published without.
 
     search: any rewriter. additive: by whose sums it searches. `roofline` is of the machine's first device. `measured`
     runs the problem's ops one by one in torch, `onnxruntime` there. Neither these nor its own `evals` are billed. kept:

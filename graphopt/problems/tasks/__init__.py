@@ -1,4 +1,4 @@
-"""Tasks: what may be decided. Each turns decisions into plans."""
+"""Tasks: kinds of decisions. Each turns decisions into plans."""
 
 from graphopt.problems.assignment import AssignTask
 from graphopt.problems.problem import Task

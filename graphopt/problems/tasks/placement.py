@@ -1,6 +1,6 @@
-"""Placement, scheduling, and both at once: where ops run, in which order ready kernels start, and what is fused.
+"""Placement, scheduling, and both at once: the device of every op, the order in which ready kernels start, and fusion.
 
-`DeviceTask` makes plans of whatever its heads decide; what no head decides is fixed for every plan of a graph.
+`DeviceTask` makes plans from the choices of its heads; parts without a head are fixed for every plan of a graph.
 Shape legend: B decisions, N ops, H heads, D devices, R results.
 """
 
@@ -106,7 +106,7 @@ class DeviceTask(AssignTask):
 
     def _plans(self, graph: Graph, count: int, device: NDArray[np.int16] | None, priority: Floats | None,
                requests: NDArray[np.int16] | None, sends: NDArray[np.float64] | None = None) -> Plans:  # fmt: skip
-        """Plans [B]: arrays [B, N] of what is decided, None for what is fixed."""
+        """Plans [B]: arrays [B, N] of decided parts, None for fixed ones."""
         shape = (count, graph.num_ops)
         if device is None:
             if graph not in self._fixed_device:
@@ -121,7 +121,7 @@ class DeviceTask(AssignTask):
         return Plans(graph, device, np.zeros(shape) if priority is None else priority, inline, sends)
 
     def _inline(self, graph: Graph) -> NDArray[np.bool_]:
-        """[N] what is inline whatever is decided."""
+        """[N] ops that are inline in every plan."""
         if not self._fused:
             return view_inline(graph)
         if graph not in self._fixed_inline:

@@ -27,14 +27,14 @@ class Recompute(AssignTask):
         self.name, self.machine, self.heads = name, machine, (RECOMPUTE_OR_SAVE,)
 
     def initial(self, graph: Graph) -> Decision:
-        """[N, 1] what the compiler saves when only time counts."""
+        """[N, 1] ops that the compiler saves when only time counts."""
         return step_of(graph).saved[:, None].astype(np.int16)
 
     def mask(self, graph: Graph) -> NDArray[np.bool_]:
         return step_of(graph).choice[:, None].copy()
 
     def realise(self, graph: Graph, decisions: Decisions) -> Plans:
-        """`Plans.choices["recompute"]` [B, N]: 1 for what is saved indeed."""
+        """`Plans.choices["recompute"]` [B, N]: 1 for ops that are saved."""
         step = step_of(graph)
         saved = np.stack([complete(step, row) for row in decisions[:, :, 0] > 0])
         inline = np.broadcast_to(view_inline(graph), saved.shape)

@@ -1,1 +1,1 @@
-"""What can be timed: loaded by measuring processes only, by the table in `measure.timing_worker`."""
+"""Kinds of timed targets: loaded by measuring processes only, by the table in `measure.timing_worker`."""

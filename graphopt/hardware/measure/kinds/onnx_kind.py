@@ -1,4 +1,4 @@
-"""What runs in ONNX Runtime, on one thread of a CPU. Of a whole file the payload has `path`; `dims`, sizes of open
+"""Targets in ONNX Runtime, on one thread of a CPU. Of a whole file the payload has `path`; `dims`, sizes of open
 dimensions; `optimisations` of ONNX Runtime, default, off, or the name of one that is left out. Inputs are random, the
 same for all files with the same inputs. Of an op it has `name`, `params`, `inputs`, shapes and types, and
 `optimisations`."""
@@ -50,8 +50,8 @@ def random_feeds(session: Any, dims: Mapping[str, int]) -> dict[str, Any]:
 def alone_onnx(payload: dict[str, Any], how: dict[str, Any]) -> dict[str, Any]:
     """Of one op: `seconds` of its kernels, by ONNX Runtime's own profile, `spread` over runs, and `blocks`, how many.
 
-    Unless optimisations are off, convolutions run in blocked layouts. What brings tensors into such a layout and back
-    is left out: in a network it happens at the ends, not around each op. how: of `Measuring`; a block is one run.
+    Unless optimisations are off, convolutions run in blocked layouts. Conversions into such a layout and back are left
+    out: in a network they happen at the ends, not around each op. how: of `Measuring`; a block is one run.
     """
     model = export_onnx(_program(Operation(payload["name"], tuples(payload["params"])), payload["inputs"]))
     with TemporaryDirectory(prefix="graphopt-") as folder:
@@ -83,7 +83,8 @@ def _enough(runs: NDArray[np.float64], how: dict[str, Any]) -> bool:
 
 
 def _program(operation: Operation, inputs: list[Any]) -> Program:
-    """The op by itself. What a convolution, a normalisation or a product with a matrix reads second is known before."""
+    """The op by itself. The second operand of a convolution, a normalisation or a product with a matrix is a
+    constant."""
     terms, leaves, weights = Terms(), list[int](), {}
     for i, (shape, dtype) in enumerate(inputs):
         known = i > 0 and (operation.name in ("conv", "batch_norm") or (operation.name == "matmul" and len(shape) == 2))

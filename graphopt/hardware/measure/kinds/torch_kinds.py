@@ -58,7 +58,7 @@ def load_inductor(payload: dict[str, Any], device: str) -> Runner:
     inputs = make_inputs(program.inputs, payload["seed"], program.device)
     if device == "cuda":
         return _cuda_graph(runner_of(module.call, inputs, program.donated))
-    for_eager(program.gm)(*[tensor.clone() for tensor in inputs])  # as in users' processes: what that frees counts
+    for_eager(program.gm)(*[tensor.clone() for tensor in inputs])  # as in users' processes: freed blocks count
     return runner_of(module.call, inputs, program.donated)
 
 
@@ -164,7 +164,7 @@ def load_program_file(payload: dict[str, Any], device: str) -> Runner:
 
 
 def _cuda_graph(runner: Runner) -> Runner:
-    """Replays all kernels by one launch. Inputs, results and what lies between stay in the graph's own memory."""
+    """Replays all kernels by one launch. Inputs, results and intermediate values stay in the graph's own memory."""
     beside, graph = torch.cuda.Stream(), torch.cuda.CUDAGraph()  # type: ignore[no-untyped-call]
     beside.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(beside):
