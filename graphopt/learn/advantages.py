@@ -9,10 +9,10 @@ nothing: a network reads such a decision once for all its labels. Surveys are ou
 
 Samples of many graphs are collected once, chain by chain and sweep by sweep, and kept on disk.
 
-    NAME-KEY/header.json           what the samples are of, for people
+    NAME-KEY/header.json           the source of the samples, for people
     NAME-KEY/0-initial-0002.npz    the arrays of `Samples` of the second sweep of a chain
 
-Files appear all at once, so a killed collection leaves whole ones only; what is on disk is not priced again. KEY is a
+Files appear all at once, so a killed collection leaves whole ones only; samples on disk are not priced again. KEY is a
 digest of everything that makes samples differ: graph, choices, prices, temperature, slots, seed, format.
 
 Shape legend: V visits, K choices, N ops, H heads, M slots, L labelled slots.
@@ -47,7 +47,7 @@ from graphopt.search.walks.moves import BATCH_ENTRIES, Slots, slots_in
 
 
 class ConditionalPrices(Protocol):
-    """A current decision, and what every choice of any slot would cost with the rest as it is."""
+    """A current decision, and the prices of every choice of any slot with the rest as it is."""
 
     decision: Decision  # [N, H] canonical
     evals: int  # prices asked for so far
@@ -211,12 +211,12 @@ def typical(price: F64) -> float:
 
 @dataclass(frozen=True, eq=False)
 class TrainingExample:
-    """One decision of a graph and what is known around it."""
+    """One decision of a graph and the known labels around it."""
 
     decision: Decision  # [N, H]
     row: I64  # [L] slots, indices into `Slots`
     advantage: F64  # [L, K] f of every choice; nan where there is none, or a price is infinite
-    known: Bool  # [L, K] what may be learned: not f of the first choice, which is 0, nor of ops that are held out
+    known: Bool  # [L, K] labels to learn: not f of the first choice, which is 0, nor of ops that are held out
     important: Bool  # [L, K] of these, among the largest of the graph in size
 
 
@@ -319,11 +319,11 @@ PROBES = 3  # random decisions whose prices tell one cost model from another
 
 @dataclass(frozen=True, kw_only=True)
 class Collection:
-    """What is collected of every graph."""
+    """The samples to collect of every graph."""
 
     folder: OwnFolder  # of all stores; null: advantages/ in the cache folder
     chains: list[Literal["initial", "random"]]  # where each chain of Gibbs sampling starts
-    sweeps: Annotated[int, Between(0, 10_000)]  # of each chain; more of them later add to what is there
+    sweeps: Annotated[int, Between(0, 10_000)]  # of each chain; more of them later add to stored ones
     temperature: Positive  # tau, in units of the median size of an advantage around the chain's start
     slots: Count  # most slots that a sweep visits; of larger graphs another random part each time
     surveys: bool  # price all slots again around the decision at the end of every sweep; false: learn from visits alone
@@ -408,8 +408,8 @@ def _open(graph: Graph, task: AssignTask, cost: CostModel, collection: Collectio
 
 
 def fingerprint(graph: Graph, task: AssignTask, cost: CostModel) -> str:
-    """What tells this task and cost model from others on this graph: default, slots, and the prices of a few random
-    decisions (names alone where prices are measured)."""
+    """A fingerprint of task and cost model on this graph: default, slots, and the prices of a few random decisions
+    (names alone where prices are measured)."""
     slots, initial = slots_in(task, graph), task.initial(graph)
     digest = hashlib.sha256(initial.tobytes() + slots.op.tobytes() + slots.head.tobytes())
     if cost.deterministic:

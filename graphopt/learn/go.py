@@ -131,7 +131,7 @@ class GOObservation:
 
 @dataclass(frozen=True)
 class EncodedGraphs:
-    """What the encoder made of it; computed once for all iterations."""
+    """The encoder's output; computed once for all iterations."""
 
     h: Tensor  # [N, D]
     gate: Tensor  # [N, D] superposition m(h_G), spread over the ops
@@ -152,7 +152,7 @@ class PolicySizes:
     segment: Annotated[int, Between(1, 2048)]  # ops per attention segment
     superposition: bool  # modulate every attention layer's input by the graph state
     iterations: Few  # T of the iterative decoding
-    recurrent: bool  # the attention layers once for every head, each seeing what those before decided
+    recurrent: bool  # the attention layers once for every head, each sees the choices of those before
     prior: dict[
         str, Share
     ]  # per head, or role of heads: probability of the default's choice before training; 0: uniform
@@ -189,7 +189,7 @@ class GOPolicy(nn.Module):
 
     @staticmethod
     def _bonus(head: Head, prior: Mapping[str, float]) -> float:
-        """What is added to one of equal logits so that its probability becomes the prior of the head, or its role."""
+        """The term added to one of equal logits so that its probability becomes the prior of the head, or its role."""
         at = prior.get(head.name, prior.get(head.role.value, 1.0))
         if not 0.0 <= at < 1.0:
             raise ConfigError(f"algo.network.prior has no probability below 1 for {head.name!r}; "
@@ -205,8 +205,8 @@ class GOPolicy(nn.Module):
     def forward(self, observation: GOObservation, encoded: EncodedGraphs, previous_NH: Tensor,
                 chosen_SNH: Tensor | None = None) -> Tensor:  # fmt: skip
         """Log-probabilities of the next decisions given the previous ones: [N, H, K], where every head sees the
-        previous decisions of all; [S, N, H, K] given decisions, where a recurrent head sees of those before it what was
-        chosen."""
+        previous decisions of all; [S, N, H, K] given decisions, where a recurrent head sees the choices of those before
+        it."""
         if not self.recurrent:
             x_ND = self._read(encoded, encoded.h, previous_NH)
             logits = [linear(x_ND) for linear in self.heads]
@@ -234,8 +234,8 @@ class GOPolicy(nn.Module):
 
     def _one_by_one(self, observation: GOObservation, encoded: EncodedGraphs, previous_NH: Tensor,
                     choose: Callable[[int, Tensor], Tensor]) -> Tensor:  # fmt: skip
-        """[S, N, H, K] head by head. The layers read the graph, the previous decisions, in their place what heads
-        before have chosen, and what the layers said to the head before."""
+        """[S, N, H, K] head by head. The layers read the graph, the previous decisions, in their place the choices of
+        earlier heads, and the layers' output for the head before."""
         ops, num_ops, parts = len(previous_NH), observation.data.num_ops, []
         now, seen, before = encoded, previous_NH, torch.zeros_like(encoded.h)
         for head, linear in enumerate(self.heads):
@@ -293,7 +293,7 @@ class PPOSettings:
 
 @dataclass(frozen=True)
 class Trial:
-    """One iteration of decoding with S samples and what they earned."""
+    """One iteration of decoding with S samples and their rewards."""
 
     previous: Tensor  # [N, H]
     chosen: Tensor  # [S, N, H]
@@ -545,14 +545,14 @@ class GO(Learner):
         self.log("losses/policy", loss.detach(), prog_bar=True)
 
     def _states(self, graph: Graph) -> Tensor:
-        """[N, D] what the encoder makes of the ops."""
+        """[N, D] the encoder's states of the ops."""
         observation = self.observe([graph])
         h_ND: Tensor = self.encoder(observation.data, observation.extra)[0]
         return h_ND
 
     def _improve(self, optimizer: Any, backward: Callable[[Tensor], None], observation: GOObservation,
                  trials: list[Trial]) -> dict[str, Tensor]:  # fmt: skip
-        """Some epochs of PPO on what was tried; what to log."""
+        """Some epochs of PPO on trials; returns values to log."""
         for _ in range(self.learning.epochs):
             loss, entropy = clipped_loss(self.policy, observation, trials, self.learning)
             optimizer.zero_grad()
@@ -641,7 +641,7 @@ class GO(Learner):
         return out
 
     def _price_answers(self, problem: AssignProblem, observation: GOObservation, encoded: EncodedGraphs) -> None:
-        """Other places to start from: the same choice everywhere, and what the policy answers to that.
+        """Further starts: the same choice everywhere, and the policy's answer to that.
 
         Only for tasks with one head of few choices, and at most a quarter of the budget.
         """

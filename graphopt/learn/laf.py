@@ -53,7 +53,7 @@ Predict = Callable[[nn.Module, Graph, Decision], Tensor]
 
 @dataclass(frozen=True, kw_only=True)
 class Model:
-    """What is predicted."""
+    """The target of the network."""
 
     target: Literal["magnitude", "signed"]  # |f| (the paper's choice) or f
 
@@ -72,7 +72,7 @@ class RegressionSettings:
 
 @dataclass(frozen=True, kw_only=True)
 class Guidance:
-    """What the predictions decide."""
+    """How predictions guide the search."""
 
     top: Annotated[float, Between(0.0, 100.0)]  # alpha: one is drawn of so many per cent of the ops that matter most
     refresh: Count  # mutations between two predictions (the paper: 1)
@@ -207,7 +207,7 @@ class LAF(Learner):
         self.log_dict({"losses/regression": loss.detach(), "losses/gradient": norm})
 
     def labels(self, graph: Graph, example: TrainingExample) -> NDArray[np.float32]:
-        """[L, K] what to predict, 0 where unknown."""
+        """[L, K] targets of the prediction, 0 where unknown."""
         value = np.where(example.known, example.advantage, 0.0)
         if self.model.target == "magnitude":
             value = np.abs(value)
@@ -268,8 +268,8 @@ class LearnedMutations:
         self._pool: list[int] = []
         self._left = 0  # picks before the next prediction
         self._tried = np.zeros(problem.graph.num_ops, np.bool_)
-        self._seen_from: Decision | None = None  # what was predicted last is of this decision
-        self._value = np.zeros(0)  # [N] what it is worth to mutate each op, by that
+        self._seen_from: Decision | None = None  # the decision of the last predictions
+        self._value = np.zeros(0)  # [N] the value of mutating each op, by that
         self._seen: list[tuple[int, int, int, float]] = []  # (slot, choice before, choice after, change of score)
         self._optimizer: torch.optim.Optimizer | None = None  # of refits
         self._gain = np.zeros(0)  # [M] predicted, by the best other choice of each slot
@@ -330,9 +330,10 @@ class LearnedMutations:
 
     @torch.enable_grad()
     def _fit(self, decision: Decision) -> None:
-        """Some steps towards what mutations around each slot have changed: of a copy of the network, this search's own.
+        """Some steps towards the changes of cost by mutations around each slot: of a copy of the network, this search's
+        own.
 
-        Of a mutated neighbourhood the change counts for its centre, which is what predicting it is for.
+        Of a mutated neighbourhood the change counts for its centre, as the prediction does.
         """
         if self._optimizer is None:
             self._network = copy.deepcopy(self._network)

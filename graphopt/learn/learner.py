@@ -44,8 +44,8 @@ def inference(graph: Graph) -> Iterator[None]:
 class Learner(pl.LightningModule, Solver[Any]):
     """Base of every learned optimiser; of tasks that assign, unless it says otherwise (`accepts`).
 
-    A subclass implements `training_step(graphs: list[Graph], batch_idx)`, `configure_optimizers` and `solve`. Whatever
-    it prices outside of `solve` goes through `pricing(graph)`, which counts it in `train_evals`. It logs `reward`, and
+    A subclass implements `training_step(graphs: list[Graph], batch_idx)`, `configure_optimizers` and `solve`. All
+    prices outside of `solve` go through `pricing(graph)`, which counts them in `train_evals`. It logs `reward`, and
     losses as `losses/...`. State beyond parameters and optimisers is kept by overriding `on_save_checkpoint` and
     `on_load_checkpoint` with plain values.
 
@@ -82,12 +82,13 @@ class Learner(pl.LightningModule, Solver[Any]):
         return 0
 
     def made_for(self) -> dict[str, Any]:
-        """What of the problem its weights depend on, plain values: a checkpoint must agree in it with its run."""
+        """The parts of the problem that its weights depend on, plain values: a checkpoint must agree in them with its
+        run."""
         return {"decisions": named_counts(self.task.heads)}
 
     def prepare_training(self, graphs: Sequence[Graph]) -> None:
-        """What it needs to know of the training graphs before the first step, or before training goes on; by default
-        nothing. What it prices is training cost, counted when no step has been made."""
+        """Prepares for the training graphs before the first step, or before training goes on; by default nothing. Its
+        prices are training cost, counted when no step has been made."""
 
     def validation_step(self, graph: Graph, batch_idx: int) -> None:
         """Adds the values of one graph; processes share the graphs."""

@@ -70,7 +70,7 @@ STRONGEST = 1.5  # strength
 KINDS = 5  # of op actions: mean and variance of affinities, mean and variance of priorities, elite bias
 
 
-# ---- what the policy reads beside the encoder's features. All is cheap beside the search, and none is a price.
+# ---- the policy's inputs beside the encoder's features. All are cheap beside the search, and none is a price.
 
 FEW = 0.06  # share of results that are live at once: forward passes of deep networks have less, others more
 LARGEST = 20_000  # ops up to which eigenvectors are computed; beyond it the topological order stands in
@@ -143,7 +143,7 @@ def _members(instance: SchedulingInstance, held: F64, vectors: tuple[F64, F64], 
 def descriptors(instance: SchedulingInstance, held: F64, depths: tuple[F64, F64], cautious: Device) -> F64:
     """[len(DESCRIPTORS)], each of the order of 1.
 
-    ops: how many, log10. weights: their share of what one device holds when most is live. live: the share r of results
+    ops: how many, log10. weights: their share of one device's bytes when most are live. live: the share r of results
     that are live when most are, as a soft step at `FEW` from 0, one after another, to 1, all at once. even: over how
     many ops bytes are spread, as a share, log10. largest: the largest op's share of bytes, log10. wide: ops over the
     longest path, log10. transfer: a result's mean time on a link over an op's mean time, log10. spread: how evenly a
@@ -220,7 +220,7 @@ def fiedler(graph: Graph) -> tuple[F64, F64]:
 class Heads:
     """How actions are made."""
 
-    kind: Literal["independent", "autoregressive"]  # autoregressive: an op sees what was decided before it
+    kind: Literal["independent", "autoregressive"]  # autoregressive: an op sees the decisions before it
     width: Width  # of the networks behind the heads
     op_spread: Positive  # standard deviation of an op's actions before training, in indices
     graph_spread: NotNegative  # standard deviation of a graph's actions before training, in indices; 0: not sampled
@@ -249,7 +249,7 @@ class ActionHead(nn.Module):
         """[N, outputs] from states [N, W], inputs [N, X], weights [N, size]; from inputs [N, D, X] [N, D, outputs]."""
         linear = weights.view(-1, *self.shape) if inputs.dim() == 2 else weights.view(-1, 1, *self.shape)
         of_state, of_inputs = self.hidden.weight.split_with_sizes([state.shape[-1], inputs.shape[-1]], 1)
-        read = nn.functional.linear(state, of_state, self.hidden.bias)  # once per op, whatever the number of devices
+        read = nn.functional.linear(state, of_state, self.hidden.bias)  # once per op, for any number of devices
         read = read if inputs.dim() == state.dim() else read[:, None]
         hidden = nn.functional.gelu(read + nn.functional.linear(inputs, of_inputs))
         given = (inputs[..., None] * linear[..., :-1, :]).sum(-2)  # a product of small matrices per op would be slow
@@ -303,14 +303,14 @@ class REGALObservation:
 
 
 class Action(NamedTuple):
-    """What was decided, S times."""
+    """Sampled actions, S times."""
 
     graph: Tensor  # [S, G, P]
     op: Tensor  # [S, N, A] indices
 
 
 class States(NamedTuple):
-    """What the encoder made of a batch."""
+    """The encoder's states of a batch."""
 
     op: Tensor  # [N, width]
     graph_of: Tensor  # [N]
@@ -333,7 +333,7 @@ class Policy(nn.Module):
         super().__init__()
         self.encoder, self.heads = encoder, heads
         self.recurrent = heads.width if heads.kind == "autoregressive" else 0
-        self.state = encoder.width + self.recurrent  # width of what the heads read of an op
+        self.state = encoder.width + self.recurrent  # width of the heads' input for an op
         self.log_graph_spread = nn.Parameter(torch.zeros(0))
         self.log_op_spread = nn.Parameter(torch.full((KINDS,), math.log(heads.op_spread)))
 
@@ -390,7 +390,7 @@ class Policy(nn.Module):
         distance = (index - centres[:, :, None]) / spread[:, None]
         return Indices(torch.log_softmax(-0.5 * distance**2, -1), best)
 
-    # ---- autoregressive heads: ops in topological order, each sees what was decided before
+    # ---- autoregressive heads: ops in topological order, each sees the decisions before it
 
     def _in_turn(self, observation: REGALObservation, states: States, graph: Tensor, sample: bool) -> Tensor:
         """[S, N, A] op by op, all samples at once."""
@@ -496,12 +496,12 @@ def _draw(indices: Indices, sample: bool) -> Tensor:
 
 
 def summary(actions: Tensor) -> Tensor:
-    """[..., KINDS] what the memory reads of decided actions [..., A]: of the first device, the priority, the bias."""
+    """[..., KINDS] the memory's input from decided actions [..., A]: of the first device, the priority, the bias."""
     return torch.cat([actions[..., :2], actions[..., -3:]], -1).float() / LEVELS - 0.5
 
 
 def opposite_pairs(like: Tensor) -> Tensor:
-    """Standard normal noise [S, ...], the second half the negative of the first: less noise in what is learned."""
+    """Standard normal noise [S, ...], the second half the negative of the first: less noise in gradients."""
     noise = torch.randn_like(like[: (len(like) + 1) // 2])
     return torch.cat([noise, -noise])[: len(like)]
 
@@ -511,7 +511,7 @@ def opposite_pairs(like: Tensor) -> Tensor:
 
 @dataclass(frozen=True, kw_only=True)
 class Use:
-    """Which actions act; the others keep what plain BRKGA has (Table 3)."""
+    """Which actions act; the others keep the values of plain BRKGA (Table 3)."""
 
     placement: bool
     scheduling: bool
@@ -560,7 +560,7 @@ class REGAL(Learner):
         return len(ORDERS)
 
     def made_for(self) -> dict[str, Any]:
-        """What its heads read; one policy serves any task and, unless it is as published, any number of devices."""
+        """The inputs of its heads; one policy serves any task and, unless it is as published, any number of devices."""
         if self.published:
             return {"devices": self.task.machine.num_devices}
         return {"inputs": [*ORDERS, *MEMBERSHIPS, *DESCRIPTORS]}

@@ -1,8 +1,9 @@
-"""The best saved sets of a step: bytes at the worst moment against the time of what is computed twice.
+"""The best saved sets of a step: bytes at the worst moment against the time of ops that are computed twice.
 
-A budget b in [0, 1] stands for the limit `floor + b (top - floor)` on the peak. top is the peak of the first start,
-what a compiler saves when only time counts. floor is the lowest peak found. The answer is the set with the least work
-done twice within the limit. All budgets are answered from one front, so the peak never rises when the budget falls.
+A budget b in [0, 1] stands for the limit `floor + b (top - floor)` on the peak. top is the peak of the first start, the
+set that a compiler saves when only time counts. floor is the lowest peak found. The answer is the set with the least
+work done twice within the limit. All budgets are answered from one front, so the peak never rises when the budget
+falls.
 
 Some starts cut the forward pass into segments. At a cut all values that later forward ops read are saved. Each segment
 is computed again from the cut before it. Cuts by a threshold on the bytes of a segment, as Chen et al. place them
@@ -61,7 +62,7 @@ def _made_and_last(step: Step, ops: I64) -> tuple[I64, I64]:
 
 
 def _widths(made: I64, last: I64, count: int) -> I64:
-    """[count] bytes of what is made up to a place and read after it."""
+    """[count] bytes of results that are made up to a place and read after it."""
     change = np.zeros(count + 1, np.int64)
     np.add.at(change, made[:, 0], made[:, 2])
     np.add.at(change, last, -made[:, 2])
@@ -142,7 +143,8 @@ def choose(front: Front, top: int, budget: float) -> tuple[Footprint, Bool]:
 
 
 def _walk(front: Front, start: Bool, limit: float, top: int, evals: int, seed: int) -> None:
-    """Adds to the front what a walk from a start finds: within a limit the least work, or (limit 0) the lowest peak."""
+    """Adds the sets of a walk from a start to the front: within a limit the least work, or (limit 0) the lowest
+    peak."""
     share = front.work / max(float(front.work.sum()), 1e-30)
     rng = np.random.default_rng(seed)
     front.add(_walked(front.step, share, start.copy(), float(limit), float(max(1, top)), evals, rng))
@@ -203,8 +205,8 @@ BATCH = 8  # neighbours that are priced together
 
 
 class SegmentSearch(Optimizer):
-    """For steps whose head `recompute` says what is saved: all sets of `segmented`, then the best of some neighbours of
-    the best so far, until the budget ends. A neighbour flips an op, or swaps a saved op with one nearby."""
+    """For steps with a head `recompute`: all sets of `segmented`, then the best of some neighbours of the best so far,
+    until the budget ends. A neighbour flips an op, or swaps a saved op with one nearby."""
 
     accepts = (Recompute,)
 

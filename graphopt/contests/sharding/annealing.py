@@ -1,7 +1,7 @@
 """Simulated annealing of a pairwise model: one variable at a time takes a state by its Boltzmann weight (a heat bath).
 
 Where interactions are dense, regions solved exactly are small and see little; a move here costs one pass over the
-neighbours of a variable, since what every state would cost is kept. Moves that memory has no room for are refused.
+neighbours of a variable, since the costs of all states are kept. Moves that memory has no room for are refused.
 
 Shape legend: V variables, S states, P times.
 """
@@ -19,8 +19,8 @@ from graphopt.core.utils.compiled import njit
 
 
 class Annealed(NamedTuple):
-    """What changes. cost: [2] of labels, of best. score: [S] what each state of a variable costs beside the others'.
-    weight: scratch. least, pending: what is left of the room, a segment tree."""
+    """Arrays that change. cost: [2] of labels, of best. score: [S] the cost of each state of a variable beside the
+    others'. weight: scratch. least, pending: the free memory, a segment tree."""
 
     labels: I64  # [V]
     best: I64  # [V] the cheapest that were seen
@@ -39,7 +39,8 @@ class HeatBath:
         self.model = model._replace(unary=softened(model.unary), table=softened(model.table))
 
     def begin(self, labels: I64) -> None:
-        """From labels [V] that fit, at the mean over variables of what a middling state costs more than the best."""
+        """From labels [V] that fit, at the mean over variables of the difference between a middling state's cost and
+        the best."""
         model = self.model
         least, pending = segment_tree(self.memory.room - self.memory.used(labels))
         self.now = Annealed(labels.copy(), labels.copy(), np.full(2, model.energy(labels)), np.zeros(len(model.unary)),

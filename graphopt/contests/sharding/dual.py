@@ -208,11 +208,11 @@ class MemoryDual:
         self.scale, self._stalled = 1.0, 0
 
     def paid(self, prices: F64) -> F64:
-        """[S] what states pay for memory."""
+        """[S] payments of states for memory."""
         return self.memory.priced(prices / self.unit, self.model.ptr)
 
     def step(self, known: float = np.inf) -> None:
-        """One set of sweeps, then other prices. known: what the best answer costs."""
+        """One set of sweeps, then other prices. known: the cost of the best answer."""
         found = self.sweep()
         over = self.memory.used(self.passing.labels) / self.unit - self.room
         cost, worst = self.model.energy(self.passing.labels), max(0.0, float(over.max(initial=0.0)))
@@ -252,8 +252,8 @@ class MemoryDual:
         return labels
 
     def equal_model(self, *, at_bound: bool = False) -> tuple[F64, F64, F64]:
-        """(unary [S], table [C], paid [S]): an equal model at the present prices, or those of the best bound, and what
-        of it is paid for memory."""
+        """(unary [S], table [C], paid [S]): an equal model at the present prices, or those of the best bound, and its
+        part that is paid for memory."""
         prices = self.bound_prices if at_bound else self.prices
         paid = self.paid(prices)
         if at_bound:

@@ -1,4 +1,4 @@
-"""Memory over time as a pairwise model's states use it, beyond what is used whatever is chosen.
+"""Memory over time as a pairwise model's states use it, beyond the usage that no choice changes.
 
 Shape legend: V variables, S states, M stretches of time in which a variable's usage depends on its state, P times.
 """
@@ -22,7 +22,7 @@ class MemoryProfile(NamedTuple):
     high: I64  # [M]
     use_ptr: I64  # [M]
     use: F64  # whole numbers, 0 for the state that uses least
-    room: F64  # [P] what is left for them; negative where even the least is too much
+    room: F64  # [P] memory left for them; negative where even the least is too much
     place: I64  # [steps of the clock] the time that each stands for, or -1
 
     def used(self, labels: I64) -> F64:
@@ -31,7 +31,7 @@ class MemoryProfile(NamedTuple):
         return found
 
     def priced(self, prices: F64, states: I64) -> F64:
-        """[S] what each state pays at prices [P] per unit. states: [V+1] of the model."""
+        """[S] the payment of each state at prices [P] per unit. states: [V+1] of the model."""
         total = np.concatenate([np.zeros(1), np.cumsum(prices)])
         found: F64 = _priced(self, states, total)
         return found
@@ -104,7 +104,7 @@ def range_minima(values: F64) -> F64:
 @njit(cache=True, nogil=True)
 def _stretches(model: Pairwise, member_ptr: I64, members: I64, node_ptr: I64, usage: I64, first: I64, last: I64,
                steps: int) -> tuple[I64, I64, I64, I64, F64, F64]:  # fmt: skip
-    """(ptr, low, high, use_ptr, use) of a profile, and what is used whatever is chosen [steps]. members: nodes by
+    """(ptr, low, high, use_ptr, use) of a profile, and the usage that no choice changes [steps]. members: nodes by
     their variable; first, last: [N] of the clock."""
     ptr, map_ptr, maps = model.ptr, model.map_ptr, model.map
     variables, bound, room = len(ptr) - 1, 0, 0
@@ -204,7 +204,7 @@ def _roomy(p: MemoryProfile, states: I64, minima: F64) -> NDArray[np.bool_]:
 
 
 def segment_tree(values: F64) -> tuple[F64, F64]:
-    """(least, pending) over values [P]; what is beyond them is inf."""
+    """(least, pending) over values [P]; further leaves are inf."""
     size = 1 << max(0, (max(1, len(values)) - 1).bit_length())
     least = np.full(2 * size, np.inf)
     least[size : size + len(values)] = values

@@ -23,7 +23,7 @@ class Pairwise(NamedTuple):
     second: I64  # [E]
     table_ptr: I64  # [E+1]
     table: F64  # [C] row-major
-    owner: I64  # [N] the variable that says what node n takes
+    owner: I64  # [N] the variable that decides the strategy of node n
     map_ptr: I64  # [N+1]
     map: I64  # strategy of node n for every state of its variable
 
@@ -37,7 +37,7 @@ class Pairwise(NamedTuple):
         return chosen
 
     def energy(self, labels: I64) -> float:
-        """What states [V] cost."""
+        """The cost of states [V]."""
         entries = labels[self.first] * self.counts[self.second] + labels[self.second]
         return float(self.unary[self.ptr[:-1] + labels].sum() + self.table[self.table_ptr[:-1] + entries].sum())
 
@@ -54,7 +54,7 @@ class Empty(Exception):
 
 
 def pairwise(tables: StrategyTables, impossible: float | None) -> Pairwise:
-    """The instance as it is. impossible: what impossible entries cost; None: what they say."""
+    """The instance as it is. impossible: the cost of impossible entries; None: their own."""
     cost, table = tables.cost.astype(np.float64), tables.table.astype(np.float64)
     if impossible is not None:
         cost[tables.cost >= IMPOSSIBLE] = impossible

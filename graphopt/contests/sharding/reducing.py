@@ -25,8 +25,8 @@ MOST_PAIRS = 4_000_000  # entries compared in the search for dominated states of
 
 @lru_cache(maxsize=8)
 def reduced(tables: StrategyTables) -> Pairwise:
-    """Without states that nothing goes with, that no memory is left for, or that others dominate, and without variables
-    that others determine. Where no assignment is possible, impossible entries cost what they say."""
+    """Without states that no state of a neighbour goes with, that no memory is left for, or that others dominate, and
+    without variables that others determine. Where no assignment is possible, impossible entries keep their costs."""
     try:
         return closed(pairwise(tables, np.inf), tables)
     except Empty:
@@ -54,8 +54,8 @@ def within_memory(model: Pairwise, memory: MemoryProfile) -> Pairwise:
 
 
 def without_dear(model: Pairwise, unary: F64, table: F64, gap: float) -> Pairwise:
-    """Without what cannot be part of an answer that is better than the best known. unary, table: an equal model whose
-    least parts sum to a bound; gap: how far the best known is above that."""
+    """Without states that cannot be part of an answer that is better than the best known. unary, table: an equal model
+    whose least parts sum to a bound; gap: how far the best known is above that."""
     least = np.minimum.reduceat(unary, model.ptr[:-1])
     dear: NDArray[np.bool_] = unary - np.repeat(least, model.counts) >= gap
     new = np.where(dear, np.inf, model.unary)
@@ -85,7 +85,7 @@ def contracted(model: Pairwise, keep: NDArray[np.bool_]) -> Pairwise:
 
 def without_dominated(model: Pairwise, tables: StrategyTables) -> Pairwise:
     """Without dominated states (Goldstein's criterion for dead ends). In the place of such a state another of the
-    variable is never worse, whatever the others are. The other one uses no more memory at any time."""
+    variable is never worse, for any states of the others. The other one uses no more memory at any time."""
     members = np.argsort(model.owner, kind="stable")
     member_ptr = np.searchsorted(model.owner[members], np.arange(len(model.ptr)))
     edge_ptr, edges = incidence(model)

@@ -1,5 +1,5 @@
 """A walk over labels of a pairwise model. Regions are solved exactly beside their neighbours, at the price that memory
-has or at none. What costs less and fits is taken.
+has or at none. Labels that cost less and fit are taken.
 
 Shape legend: V variables, S states, P times.
 """
@@ -26,23 +26,23 @@ from graphopt.contests.sharding.regions import (
 from graphopt.core.graph import F64, I64
 from graphopt.core.utils.compiled import njit
 
-BROKEN = 1e15  # what an impossible entry costs to labels that have one: more than all others, and sums are exact
+BROKEN = 1e15  # the cost of an impossible entry for labels that have one: more than all others, and sums are exact
 AT_PRICE = 0.8  # share of priced regions at the price itself; others: up to half of it more or less
 SIZES = np.array([1, 2, 4, 8, 14, 24, 40, 60])  # of regions
-WORK_OF_A_VARIABLE = 20  # beside its states: what a region costs to solve, in states looked at
+WORK_OF_A_VARIABLE = 20  # beside its states: the cost of solving a region, in states looked at
 
 
 class Moving(NamedTuple):
-    """What changes during a walk."""
+    """Arrays that change during a walk."""
 
     labels: I64  # [V]
     best: I64  # [V] the cheapest that fit
     cost: F64  # [3] of labels, of best, how much labels are over the room at worst
-    least: F64  # what is left of the room, a segment tree
+    least: F64  # the free memory, a segment tree
     pending: F64
     fails: I64  # [V] regions grown from a variable without success since something changed near it
-    gain: F64  # [2, sizes] what each size has won
-    spent: F64  # [2, sizes] and what that has taken, in states looked at
+    gain: F64  # [2, sizes] the gain of each size
+    spent: F64  # [2, sizes] and its work, in states looked at
 
 
 class RegionWalk:
@@ -77,7 +77,7 @@ class RegionWalk:
 
     def go(self, unary: F64, table: F64, paid: F64, proposals: int, seed: int) -> int:
         """So many regions; returns how many changed something. unary, table: an equal model in which memory has its
-        price; paid [S]: what of unary is for memory."""
+        price; paid [S]: the part of unary that is for memory."""
         seeds = np.flatnonzero(self.free)
         if not len(seeds):
             return 0
@@ -127,7 +127,7 @@ def _walk(model: Pairwise, memory: MemoryProfile, m: Moving, link: Adjacency, w:
 
 @njit(cache=True, nogil=True)
 def _seed(m: Moving, seeds: I64, state: State) -> int:
-    """Of three, what has failed least."""
+    """Of three, the one that has failed least."""
     v: int = seeds[below(state, len(seeds))]
     for _ in range(2):
         o = seeds[below(state, len(seeds))]

@@ -1,6 +1,6 @@
 """Regions of a pairwise model solved exactly beside fixed neighbours, in memory that is made once.
 
-States that cannot be part of anything better are removed, what is left is eliminated variable by variable (bucket
+States that cannot be part of a better answer are removed, the others are eliminated variable by variable (bucket
 elimination; Dechter, Artificial Intelligence 1999).
 
 Shape legend: n variables of a region, V variables, S states, C entries.
@@ -19,11 +19,11 @@ MOST = 64  # variables of one region
 SCOPE = 20  # variables of a factor
 LARGEST = 1 << 18  # entries of a table: each variable has two states at least, so its scope is within `SCOPE`
 FACTORS = 4096
-TOUCHED = 256  # factors of one variable: at most its neighbours and what was eliminated
+TOUCHED = 256  # factors of one variable: at most its neighbours and eliminated ones
 
 
 class Adjacency(NamedTuple):
-    """What leads from a variable to its neighbours: entry = start + state * own_step + other's * other_step."""
+    """The tables from a variable to its neighbours: entry = start + state * own_step + other's * other_step."""
 
     ptr: I64  # [V+1]
     other: I64
@@ -66,8 +66,8 @@ def space(variables: int, widest: int, entries: int) -> Space:
 
 @njit(cache=True, nogil=True)
 def eliminate(n: int, w: Space, labels: I64, entries: int) -> float:
-    """The least sum; w.found has its states. Tables of more than so many entries are not made: instead what has most
-    states around it keeps its label."""
+    """The least sum; w.found has its states. Tables of more than so many entries are not made: instead the variable
+    with most states around it keeps its label."""
     count, fill, argument = w.length[FACTORS - 1], w.base[FACTORS - 1], 0
     left = np.zeros(n, np.bool_)
     order, begin, widths = np.zeros(n, np.int64), np.zeros(n, np.int64), np.zeros(n, np.int64)
@@ -110,7 +110,7 @@ def eliminate(n: int, w: Space, labels: I64, entries: int) -> float:
 
 @njit(cache=True, nogil=True)
 def _keep_widest(n: int, count: int, w: Space, labels: I64, left: NDArray[np.bool_]) -> float:
-    """Leaves what has most states around it its label; what that costs by itself."""
+    """Fixes the label of the variable with most states around it; returns its own cost."""
     i, most, position = -1, -1.0, 0
     for j in range(n):
         if left[j] and w.around[j] != np.uint64(0):
@@ -275,8 +275,8 @@ def solve_region(n: int, w: Space, ptr: I64, unary: F64, extra: F64, weight: flo
                  labels: I64, entries: int) -> tuple[float, float]:  # fmt: skip
     """(value of the region beside its neighbours, that of the answer in w.found): never more.
 
-    w.region, w.place name its variables. unary + weight * extra: what states cost. Where a table would have more than
-    so many entries, variables keep their labels.
+    w.region, w.place name its variables. unary + weight * extra: costs of states. Where a table would have more than so
+    many entries, variables keep their labels.
     """
     now = _open(n, w, ptr, unary, extra, weight, table, link, labels)
     _narrow(n, w, table, link, labels, now)
@@ -291,7 +291,7 @@ def solve_region(n: int, w: Space, ptr: I64, unary: F64, extra: F64, weight: flo
 @njit(cache=True, nogil=True)
 def _open(n: int, w: Space, ptr: I64, unary: F64, extra: F64, weight: float, table: F64, link: Adjacency,
           labels: I64) -> float:  # fmt: skip
-    """Sets the states and what they cost beside fixed neighbours; the region's value now."""
+    """Sets the states and their costs beside fixed neighbours; returns the region's value now."""
     now, fill = 0.0, 0
     for i in range(n):
         v = w.region[i]
@@ -322,7 +322,7 @@ def _open(n: int, w: Space, ptr: I64, unary: F64, extra: F64, weight: float, tab
 
 @njit(cache=True, nogil=True)
 def _narrow(n: int, w: Space, table: F64, link: Adjacency, labels: I64, most: float) -> None:
-    """Removes states with which the sum of what each part costs at least is over `most`; labels stay."""
+    """Removes states with which the sum of the parts' least costs is over `most`; labels stay."""
     rows = np.zeros(w.at[n])
     for _ in range(3):
         bound = 0.0
@@ -373,7 +373,7 @@ def _narrow(n: int, w: Space, table: F64, link: Adjacency, labels: I64, most: fl
 
 @njit(cache=True, nogil=True)
 def _factors(n: int, w: Space, table: F64, link: Adjacency) -> bool:
-    """Unaries and tables of what is left, as factors; those of variables with a single state go into their
+    """Unaries and tables of the remaining states, as factors; those of variables with a single state go into their
     neighbours'. False where they need too much memory."""
     one = np.uint64(1)
     count, fill = 0, 0

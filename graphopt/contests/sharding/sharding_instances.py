@@ -37,8 +37,8 @@ class RandomSharding:
 class ShardingInstances(FileDataset):
     """source: `files`, or `random` instances. path: a file, a folder or a pattern, `.json` or `.json.gz`; null: the
     folder `sharding` of third parties' data. only: patterns of names that are wanted; none: all. train, val: patterns
-    of names of those splits. families: pattern of a name -> the model that it is of. seconds: pattern -> what the
-    contest gives to an instance."""
+    of names of those splits. families: pattern of a name -> the model that it is of. seconds: pattern -> the contest's
+    time for an instance."""
 
     gives: ClassVar[frozenset[str]] = frozenset({"strategies"})
     kept = False

@@ -2,9 +2,9 @@
 
 The instance is reduced to a smaller pairwise model with the same optimum. Lagrangian prices of memory over time and
 messages (TRW-S) give a bound and first labels; walks from these and from the best solve regions exactly beside their
-neighbours and take what is cheaper and fits. Annealing from the best takes a share of the time that grows where it
-wins, as it does where interactions are dense. States that can be part of nothing better are cut where they are many.
-The search prices inside; the best is billed, one evaluation each time, a hundred at most, and the bound is noted.
+neighbours and take labels that are cheaper and fit. Annealing from the best takes a share of the time that grows where
+it wins, as it does where interactions are dense. States that can be part of no better answer are cut where they are
+many. The search prices inside; the best is billed, one evaluation each time, a hundred at most, and the bound is noted.
 """
 
 import math
@@ -45,9 +45,9 @@ ROUNDING = 1e-9  # of costs: sums of an equal model are not exact
 
 
 class ShardingSearch(Optimizer):
-    """yaml: conf/algo/sharding_search.yaml. seconds: of wall clock, at most what the problem leaves; None: these alone.
-    unlimited: seconds where nothing says how many. threads: 2: one passes messages while the other walks. unpriced:
-    share of regions that are solved as if memory had no price."""
+    """yaml: conf/algo/sharding_search.yaml. seconds: of wall clock, at most the problem's remaining ones; None: these
+    alone. unlimited: seconds where nothing says how many. threads: 2: one passes messages while the other walks.
+    unpriced: share of regions that are solved as if memory had no price."""
 
     accepts = (Sharding,)
 
@@ -150,7 +150,7 @@ class PrimalSearch:
                 return
 
     def _look(self, dual: MemoryDual) -> None:
-        """Takes over what a dual has found."""
+        """Takes over the results of a dual."""
         self.bound = max(self.bound, dual.bound)
         if dual.cost < self.best_cost and self._offer(dual.labels):
             self._improved()

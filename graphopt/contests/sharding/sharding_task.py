@@ -32,8 +32,8 @@ RAISES = 24  # of the price of memory, each time by four
 @lru_cache(maxsize=64)
 def cheapest(tables: StrategyTables) -> I64:
     """[N] strategies of least cost by themselves, of all that go with each other as far as messages tell; where they do
-    not fit, memory has the same price at all times, the lowest of a geometric series at which they do. What edges cost
-    does not count, unless it is impossible."""
+    not fit, memory has the same price at all times, the lowest of a geometric series at which they do. Costs of edges
+    do not count, unless they are impossible."""
     model = reduced(tables)
     memory, own = memory_profile(model, tables), _node_costs(model, tables)
     possible = np.where(model.table < IMPOSSIBLE, 0.0, np.inf)
@@ -57,7 +57,7 @@ def cheapest(tables: StrategyTables) -> I64:
 
 
 def _mended(passing: Passing, memory: MemoryProfile, unary: F64, paid: F64) -> I64:
-    """Its labels; where edges are impossible, what regions solved one after the other make of them."""
+    """Its labels; where edges are impossible, repaired by solving regions one after the other."""
     if passing.model.energy(passing.labels) < np.inf:
         return passing.labels.copy()
     walk = RegionWalk(passing.model, memory, passing.labels, ENTRIES)
@@ -69,7 +69,7 @@ def _mended(passing: Passing, memory: MemoryProfile, unary: F64, paid: F64) -> I
 
 
 def _node_costs(model: Pairwise, tables: StrategyTables) -> F64:
-    """[S] without what edges add."""
+    """[S] costs of states without those of edges."""
     out = np.zeros(len(model.unary))
     lengths = np.diff(model.map_ptr)
     node = np.repeat(np.arange(tables.num_nodes), lengths)
@@ -80,8 +80,8 @@ def _node_costs(model: Pairwise, tables: StrategyTables) -> F64:
 
 class Sharding(AssignTask):
     """Head `strategy`: each node has as many choices as its table; most: of any. share: of the seconds that the contest
-    gives to an instance, where the data set says so; a solve has no more. clock: what seconds are: of the `wall`, or of
-    the `processor`, of all threads."""
+    gives to an instance, where the data set says so; a solve has no more. clock: of seconds: the `wall`, or the
+    `processor`, of all threads."""
 
     needs: ClassVar[frozenset[str]] = frozenset({"strategies"})
     roles: ClassVar[Mapping[str, Role]] = {"strategy": Role.CHOICE}

@@ -1,4 +1,4 @@
-"""`TileFootprint`: what one subgraph reads, keeps and computes per tile, whatever the size of its tiles.
+"""`TileFootprint`: the reads, stored results and work of one subgraph per tile, for any size of its tiles.
 
 It is the rules of docs/contests.md as numbers: from it follow the working set and the latency of every tile size in
 closed form. Rules that no tile size can satisfy are a sentence instead.
@@ -51,7 +51,7 @@ class TileFootprint(NamedTuple):
 
 @dataclass
 class _Reads:
-    """What products read from outside: (tensor, depth) each time that one does, and the parts of a chain."""
+    """Reads of products from outside: (tensor, depth) for each, and the parts of a chain."""
 
     depth: int = 0
     may_split: bool = True
@@ -131,7 +131,7 @@ def _connected(workload: TileWorkload, ops: Sequence[int]) -> str:
 
 def _products(workload: TileWorkload, products: Sequence[int], ephemeral: Set[int],
               free: Set[int]) -> _Reads | str:  # fmt: skip
-    """What the products of a subgraph read, or why they do not go together."""
+    """The reads of the products of a subgraph, or why they do not go together."""
     depths = [workload.depth(op) for op in products]
     fed, feeds = _links(workload, products, ephemeral)
     torn = [op for op in products if len(feeds[op]) > 1]
@@ -153,7 +153,7 @@ def _products(workload: TileWorkload, products: Sequence[int], ephemeral: Set[in
 
 
 def _links(workload: TileWorkload, products: Sequence[int], ephemeral: Set[int]) -> tuple[bool, dict[int, set[int]]]:
-    """(whether a product reads what a pointwise op makes here, product -> sides on which other products read it)."""
+    """(whether a product reads the result of a pointwise op here, product -> sides on which other products read it)."""
     feeds: dict[int, set[int]] = {op: set() for op in products}
     fed = False
     for op in products:
@@ -169,8 +169,8 @@ def _links(workload: TileWorkload, products: Sequence[int], ephemeral: Set[int])
 
 def _chain(workload: TileWorkload, pair: Sequence[int], fed: bool, feeds: dict[int, set[int]], free: Set[int],
            reads: _Reads) -> _Reads:  # fmt: skip
-    """Of two products of which the second reads the first's result, as example 5 has it. What the first makes is as
-    wide as the step of the second is deep. So its outer operand stays and its inner one passes by."""
+    """Of two products of which the second reads the first's result, as example 5 has it. The first's result is as wide
+    as the step of the second is deep. So its outer operand stays and its inner one passes by."""
     head, tail = pair
     depth, (left, right), (side,) = workload.depth(head), workload.inputs[head], feeds[head]
     stays, passes = (left, right) if side == 0 else (right, left)

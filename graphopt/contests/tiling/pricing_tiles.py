@@ -1,4 +1,4 @@
-"""What a schedule costs by the rules of docs/contests.md, exactly: sums of fractions, rounded once at the end.
+"""The cost of a schedule by the rules of docs/contests.md, exactly: sums of fractions, rounded once at the end.
 
 Steps are priced one by one, each in closed form over the kinds of tile that its order makes. `referee` prices the same
 by going through every tile, and shares nothing with this file but the workload.
@@ -20,8 +20,8 @@ Kind = tuple[int, int, bool, bool, bool]  # width, height, new row, new column, 
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """latencies: of every step; empty where the schedule is not valid. wrong: why, a sentence, else empty. excess: by
-    what share of the capacity the first step that does not fit is over it; 1 where something else is wrong."""
+    """latencies: of every step; empty where the schedule is not valid. wrong: why, a sentence, else empty. excess: of
+    the first step that does not fit, its bytes over the capacity, as a share of it; 1 for other errors."""
 
     latencies: tuple[float, ...]
     cost: float

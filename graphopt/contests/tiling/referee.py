@@ -2,8 +2,7 @@
 looks at which slice of which tensor is there. `check` uses it; nothing is searched with it.
 
 Every use of a tensor is a series over the moments of a step. Tile comes after tile, and in a tile one depth step after
-the other. Each moment has the slice that it needs, or none. What is loaded at a moment is what was not there the moment
-before.
+the other. Each moment has the slice that it needs, or none. Slices that were not there the moment before are loaded.
 """
 
 from dataclasses import dataclass
@@ -36,7 +35,7 @@ class _Use:
 
 
 def objections(workload: TileWorkload, schedule: TileSchedule, claimed: float) -> list[str]:
-    """What is wrong with a schedule, or with what it is said to cost."""
+    """Errors of a schedule, or of its claimed cost."""
     try:
         found = sum(referee_latencies(workload, schedule))
     except NotValid as error:

@@ -1,9 +1,9 @@
-"""What is to be scheduled on a core with fast and slow memory, and how it runs.
+"""Workloads for a core with fast and slow memory, and their schedules.
 
 `TileWorkload`: ops on matrices, and the hardware. Source: the problem statement of a public scheduling contest (MLSys
-2026), as docs/contests.md repeats it. `TileSchedule`: subgraphs one after the other, each with its tile and what stays
-in fast memory. It passes through `Plans.choices["schedule"]` as one row of whole numbers (`encode`), and so do its
-files.
+2026), as docs/contests.md repeats it. `TileSchedule`: subgraphs one after the other, each with its tile and the tensors
+that stay in fast memory. It passes through `Plans.choices["schedule"]` as one row of whole numbers (`encode`), and so
+do its files.
 
 Shape legend: N ops, T tensors.
 """
@@ -65,7 +65,7 @@ class TileWorkload:
         return self.widths[tensor], self.heights[tensor]
 
     def depth(self, op: int) -> int:
-        """What a product sums over: the width of its left operand."""
+        """The number of terms of a product: the width of its left operand."""
         return self.widths[self.inputs[op][0]]
 
     @cached_property
@@ -208,8 +208,8 @@ def decode(numbers: Sequence[int] | NDArray[np.integer[Any]]) -> TileSchedule:
 
 
 def snake(columns: int, rows: int, *, by_columns: bool) -> tuple[int, ...] | None:
-    """The order of tiles that walks rows there and back (or columns), so that neighbours share what they read; None
-    where that is row by row in one direction."""
+    """The order of tiles that walks rows there and back (or columns), so that neighbours share reads; None where that
+    is row by row in one direction."""
     grid = np.arange(rows * columns).reshape(rows, columns)
     lines: Iterable[NDArray[np.int64]] = grid.T if by_columns else grid
     walked = np.concatenate([line[::-1] if i % 2 else line for i, line in enumerate(lines)])

@@ -1,5 +1,5 @@
-"""`task=tiling`: subgraphs, their order, their tiles, what is computed twice and what stays in fast memory. A decision
-is a schedule.
+"""`task=tiling`: subgraphs, their order, their tiles, recomputation and the tensors that stay in fast memory. A
+decision is a schedule.
 
 The file of an answer holds the arrays `schedule` and `default`, int32 [L] each, as
 `graphopt.contests.tiling.tile_workload.encode` writes them.
@@ -129,7 +129,7 @@ class Tiling(Task):
     nothing counts. Plans have one choice, `schedule`, as numbers.
 
     shared_slices: how much room a slice takes that several operands of a subgraph read: its own `once`, or
-    `per_operand`. clock: what seconds are: of the `wall`, or of the `processor`.
+    `per_operand`. clock: of seconds: the `wall`, or the `processor`.
     """
 
     noun = "a task that schedules subgraphs with tiles"
@@ -147,11 +147,11 @@ class Tiling(Task):
         return problem
 
     def workload(self, graph: Graph) -> TileWorkload:
-        """What a graph carries, as this task reads the rules."""
+        """A graph's workload, as this task reads the rules."""
         return workload_of(graph, self.shared_slices)
 
     def initial(self, graph: Graph) -> TileSchedule:
-        """What runs without any search."""
+        """The schedule without any search."""
         workload = self.workload(graph)
         costs = TileCosts(workload)
         order = sorted(range(workload.num_ops), key=workload.rank.__getitem__)
@@ -168,7 +168,7 @@ class Tiling(Task):
                      choices={CHOICE_NAME: numbers})  # fmt: skip
 
     def objections(self, plans: Plans) -> list[str]:
-        """What the second evaluator finds wrong with a schedule, or with its price."""
+        """Errors that the second evaluator finds in a schedule, or in its price."""
         workload = self.workload(plans.graph)
         try:
             schedule = decode(plans.choices[CHOICE_NAME][0])
@@ -185,8 +185,8 @@ class Tiler(Solver[TilingProblem]):
 
 
 class TileTime(CostModel):
-    """In the unit of time of the workload. A schedule that breaks a rule costs inf; `excess` is by what share of the
-    capacity it is over it, or 1. task: says how the rules are read."""
+    """In the unit of time of the workload. A schedule that breaks a rule costs inf; `excess` is its bytes over the
+    capacity, as a share of it, or 1. task: says how the rules are read."""
 
     objective = "runtime"
     needs: ClassVar[frozenset[str]] = frozenset({CARRIES})

@@ -84,7 +84,7 @@ def read_schedule(path: Path | str) -> tuple[TileSchedule, tuple[float, ...]]:
 
 
 def schedule_of_json(data: Any, name: str) -> tuple[TileSchedule, tuple[float, ...]]:
-    """The same of a JSON value. name: what it is of, for messages. Raises Unreadable."""
+    """The same of a JSON value. name: for messages. Raises Unreadable."""
     said = _keys(data, SCHEDULE_KEYS, name, "tiling schedule", Unreadable)
     parts = {key: _list(said[key], name, key, Unreadable) for key in SCHEDULE_KEYS}
     steps = len(parts["subgraphs"])
@@ -160,7 +160,7 @@ def _number(value: Any, name: str, key: str, error: Error) -> float:
     return number
 
 
-CARRIES = "tiles"  # what such graphs carry, for those that need it
+CARRIES = "tiles"  # what such graphs carry, for tasks that need it
 _known: WeakKeyDictionary[Graph, dict[SharedSlices, TileWorkload]] = WeakKeyDictionary()
 
 

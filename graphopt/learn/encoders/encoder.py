@@ -96,7 +96,7 @@ class TooLarge(UserError):
 
 class Allowance(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Within it, new tensors may have `most` numbers together, those that initialisers work with included; copies do
-    not count. What asks for more raises `TooLarge` before torch asks the system for memory."""
+    not count. A larger request raises `TooLarge` before torch asks the system for memory."""
 
     def __init__(self, most: int) -> None:
         super().__init__()  # type: ignore[no-untyped-call]

@@ -1,4 +1,4 @@
-"""Graph -> torch_geometric `Data`: what encoders read about ops and edges. O(1) at any graph size, no absolute
+"""Graph -> torch_geometric `Data`: features of ops and edges for encoders. O(1) at any graph size, no absolute
 positions, all finite and clipped to [-LIMIT, LIMIT].
 
 Sizes appear as log10 against a fixed reference and against the graph's own (logarithmic) mean, times against the launch
@@ -42,7 +42,7 @@ EDGE_FEATURES: tuple[str, ...] = (
 )  # fmt: skip
 WIDTH, EDGE_WIDTH = len(FEATURES), len(EDGE_FEATURES)
 MEANING = 1  # count up when a column of the same name comes to mean something else
-# What weights of encoders are trained on, in short: columns and operators, in order.
+# A digest of the features that weights of encoders are trained on: columns and operators, in order.
 DIGEST = hashlib.sha256(
     repr((MEANING, FEATURES, EDGE_FEATURES, [operator.name for operator in OPERATORS])).encode()
 ).hexdigest()[:8]

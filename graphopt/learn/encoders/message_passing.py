@@ -114,7 +114,7 @@ class Sequence(Encoder):
     """GAS, in the spirit of Mirhoseini et al.: Device Placement Optimization with Reinforcement Learning, 2017.
 
     The ops of a graph are read in topological order, forwards and backwards, by `layers` of a recurrent network, with
-    half of the even `width` each. Edges are not read; what an op knows of its neighbours is what its features say.
+    half of the even `width` each. Edges are not read; an op knows its neighbours by its features alone.
     """
 
     def __init__(self, *, name: str, width: Width, layers: Annotated[int, Between(1, 256)],

@@ -2,7 +2,7 @@
 
 After Kaufman, Phothilimthana, Zhou, Mendis, Roy, Sabne, Burrows, "A Learned Performance Model for Tensor Processing
 Units" (MLSys 2021). It has kernels, a loss on their times, and an autotuner of fusion. That asks the model first, which
-costs no evaluation, and spends the budget on what the model finds best.
+costs no evaluation, and spends the budget on the model's best.
 
 The paper                                  | Here
 a graph network over the ops of a kernel   | sums over its ops, two hidden layers (`learned_kernel`)
@@ -146,7 +146,7 @@ class KernelModel(Learner):
 
     @property
     def machine(self) -> Machine:
-        """The task's machine, with what was learned as its first device."""
+        """The task's machine, with the learned model as its first device."""
         return modelled_by(self.task.machine, self._learned)
 
     @property
@@ -213,7 +213,7 @@ class RunModel(KernelModel):
 
     @property
     def machine(self) -> Machine:
-        """The task's machine, with what was learned of its first device as every device like it."""
+        """The task's machine, with the learned model of its first device for every device like it."""
         known: Machine = self.task.machine
         first, learned = _unnamed(known.devices[0]), self._learned
         devices = (learned if _unnamed(device) == first else plain_roofline(device) for device in known.devices)

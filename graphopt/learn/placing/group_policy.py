@@ -1,4 +1,4 @@
-"""Placement by groups of ops: what `algo=go` is where devices are all that a task decides.
+"""Placement by groups of ops: `algo=go` where a task decides devices alone.
 
 GO (Zhou et al., NeurIPS 2020, section 3) decides the device of every op, from nothing, by the graph's reward; that is
 `algo=go_paper`. Ours:
@@ -6,8 +6,8 @@ GO (Zhou et al., NeurIPS 2020, section 3) decides the device of every op, from n
 - Groups of ops decide (`op_groups`), not single ops; a group never spans two devices of the plan at hand.
 - y(0) is the best plan of METIS and of heuristics, each an evaluation; y(t) is the best plan so far. Every `again`
   updates the groups are made anew from it, and the network is asked again.
-- A device is read by what the group has to do with it in the plan at hand: bytes from and to it, its load. So devices
-  have no names, and one network serves any number of them.
+- The features of a device are the group's relations to it in the plan at hand: bytes from and to it, its load. So
+  devices have no names, and one network serves any number of them.
 - Inside the budget PPO moves a table of logits, which begins at the network's and at `prior` for the device at hand.
   The reward is the graph's, standardised over the samples of an update.
 - Training: from plans of heuristics and from better ones nearby all moves of one group are priced. The policy learns
@@ -137,7 +137,7 @@ class PlanGroups:
 
 
 def bonus(probability: float, count: int) -> float:
-    """What is added to one of `count` equal logits, so that its choice has this probability; 0: nothing."""
+    """The term added to one of `count` equal logits, so that its choice has this probability; 0: nothing."""
     return float(np.log(probability / (1.0 - probability) * max(1, count - 1))) if probability else 0.0
 
 
@@ -204,7 +204,7 @@ def place(problem: AssignProblem, settings: GroupSettings, ask: Ask, clip: float
         if 2 * problem.evals >= problem.evals_cap:
             break
         problem.cost(start[None])
-    lift_ND = torch.zeros(problem.graph.num_ops, grouping.devices)  # what the table adds to the network's logits
+    lift_ND = torch.zeros(problem.graph.num_ops, grouping.devices)  # the table's terms beside the network's logits
     free = torch.from_numpy(grouping.free)
     now: np.ndarray | None = None
     update = 0
@@ -232,7 +232,7 @@ def place(problem: AssignProblem, settings: GroupSettings, ask: Ask, clip: float
         update += 1
 
 
-# ---- what training sees
+# ---- training data
 
 
 def taught_states(problem: AssignProblem, settings: GroupSettings) -> list[TaughtState]:

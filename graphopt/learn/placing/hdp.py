@@ -4,7 +4,7 @@ A feed-forward *grouper* draws a group for every op; a sequence-to-sequence *pla
 every group (`DeviceSequence`). Both are trained together by REINFORCE while the graph is being solved: the reward is
 -sqrt(time), the baseline a moving average; every sampled placement is an evaluation.
 
-As in the authors' code (TensorFlow 1.x, python/grappler/hierarchical_controller.py): what the networks read (op type,
+As in the authors' code (TensorFlow 1.x, python/grappler/hierarchical_controller.py): the networks' inputs (op type,
 shapes of up to 5 results of 5 dimensions, neighbours with their direction, 20 numbers; of groups counts of types, sums
 of shapes, adjacency both ways), 20 groups a device and 256 at most, 64 hidden units of the grouper, Adam, the rate and
 its decay. Also: clipped gradients, noise on the logits of both networks, tanh of the placer's logits, -sqrt(100) for
@@ -104,7 +104,7 @@ class _Networks(nn.Module):
         self.placer = DeviceSequence(features, devices, sizes.placer, BOUND)
 
     def draw(self, count: int, noise: float) -> tuple[Tensor, Tensor]:
-        """(devices [B, N] of the placed ops, log-probabilities [B] of what was drawn)."""
+        """(devices [B, N] of the placed ops, log-probabilities [B] of the draws)."""
         logits = self.grouper(self.x).expand(count, -1, -1)
         size = logits.detach().square().mean().sqrt() * noise
         log_p = torch.log_softmax(logits + size * torch.randn_like(logits), -1)

@@ -1,13 +1,12 @@
 """NeuRewriter: Learning to Perform Local Rewriting for Combinatorial Optimization (Chen, Tian, NeurIPS 2019), for
 placement.
 
-From a whole solution on, again and again: a *region picker* says of every region what rewriting it is worth, Q(s, w),
-and draws one by softmax of it; a *rule picker* draws one of the rules that apply there, and the solution is rewritten,
-for better or worse. Both read the whole solution. Advantage actor-critic (section 3.2): Q is regressed to the
-discounted rewards that followed. The rule picker follows the policy gradient with that return minus Q as advantage.
-Both losses are added, Q's with weight 10. Here a region is a group of ops and a rule moves it to another device; a
-rewriting earns what the price falls by, in units of the default's, and is an evaluation. It learns while the graph is
-being solved.
+From a whole solution on, again and again: a *region picker* predicts the value of rewriting every region, Q(s, w), and
+draws one by softmax of it; a *rule picker* draws one of the rules that apply there, and the solution is rewritten, for
+better or worse. Both read the whole solution. Advantage actor-critic (section 3.2): Q is regressed to the discounted
+rewards that followed. The rule picker follows the policy gradient with that return minus Q as advantage. Both losses
+are added, Q's with weight 10. Here a region is a group of ops and a rule moves it to another device; a rewriting earns
+the fall of the price, in units of the default's, and is an evaluation. It learns while the graph is being solved.
 
 Ours: the groups (`op_groups`), messages in both directions as encoder (the paper: LSTMs over trees and graphs of its
 own domains), episodes that start at the best so far after the first round from the default, several of them in an

@@ -1,4 +1,4 @@
-"""What learners of placement share that learn while they solve. Groups of ops are placed together, messages pass
+"""Shared parts of learners of placement that learn while they solve. Groups of ops are placed together, messages pass
 between them, and a network places them in turn. The reward and seeded randomness are here, too.
 
 Shape legend: N ops, M groups, B decisions, D devices, F features, W width.
@@ -37,8 +37,8 @@ class OpGroups:
 
 
 def op_groups(problem: AssignProblem, most: int) -> OpGroups:
-    """At most so many groups: runs of the depth-first order, in which an op stands behind what it needs, that are alike
-    in time and in number of ops. Where there are fewer ops, each is a group. (The papers group by rules of their own
+    """At most so many groups: runs of the depth-first order, in which an op stands behind its inputs, that are alike in
+    time and in number of ops. Where there are fewer ops, each is a group. (The papers group by rules of their own
     frameworks: co-location, heuristics of TensorFlow; this is our choice.)"""
     instance = SchedulingInstance(problem.graph, problem.task)
     column = problem.task.column(Role.DEVICE)
@@ -108,7 +108,7 @@ def of_groups(groups: OpGroups, device_N: NDArray[np.integer]) -> I64:
 
 
 def discounted(earned_BM: Tensor, discount: float) -> Tensor:
-    """[B, M] discounted sums of what is earned from each step on."""
+    """[B, M] discounted sums of rewards from each step on."""
     out, last = [], torch.zeros(len(earned_BM))
     for step in reversed(range(earned_BM.shape[1])):
         last = earned_BM[:, step] + discount * last
@@ -138,8 +138,8 @@ def learn_on_groups(problem: AssignProblem, most: int, learn: Callable[[AssignPr
 
 
 class GroupMessages(nn.Module):
-    """[..., M, W] states of groups from features [..., M, F]. In every round each takes up what its producers say and,
-    apart, what its readers say. The weights are the same in all rounds."""
+    """[..., M, W] states of groups from features [..., M, F]. In every round each takes up the messages of its
+    producers and, apart, those of its readers. The weights are the same in all rounds."""
 
     def __init__(self, features: int, width: int, rounds: int) -> None:
         super().__init__()
@@ -180,7 +180,7 @@ class DeviceSequence(nn.Module):
     def forward(self, x_BMF: Tensor, given_BM: Tensor | None = None, noise: float = 0.0) -> tuple[Tensor, Tensor]:
         """(devices [B, M], log-probabilities [B, M, D]). given_BM: devices to follow; otherwise they are drawn.
 
-        noise: standard deviation of what is added to the logits, over their root mean square.
+        noise: standard deviation of the noise on the logits, over their root mean square.
         """
         read_BMW, (h, c) = self.reads(x_BMF)
         memory_BMW = self.memory(read_BMW)

@@ -2,7 +2,7 @@
 Venkatakrishnan, Gupta, Mao, Alizadeh, NeurIPS 2019).
 
 An episode starts from a placement and visits every group of ops once, in topological order; at each visit the policy
-says where this group goes, given where all others are, and earns what the run time falls by. So every visit is an
+says where this group goes, given where all others are, and earns the fall of the run time. So every visit is an
 evaluation. The policy: messages along and against the edges; the visited group's own state beside sums over its
 ancestors, its descendants and the groups parallel to it; a classifier. REINFORCE, with a baseline for every time step:
 the mean of the last episodes' returns from there. It learns while the graph is being solved.
@@ -87,7 +87,7 @@ def _episodes(problem: AssignProblem, groups: OpGroups, policy: "_Visits",
               count: int) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
     """(rewards [B, M], log-probabilities [B, M], mean entropy) of as many episodes as are asked for and can be paid."""
     count = min(count, problem.remaining // len(groups))
-    if not count:  # what is left pays no episode: the policy says where it has come to, as often as it can
+    if not count:  # the rest pays for no episode: the policy's present answers are priced
         count = 1
     start = problem.initial[:, problem.task.column(Role.DEVICE)]
     device_BM = torch.from_numpy(of_groups(groups, start)).repeat(count, 1)

@@ -1,6 +1,6 @@
 """X-RLflow: Graph Reinforcement Learning for Neural Network Subgraphs Transformation (He et al., MLSys 2023).
 
-A policy over rewrites, rewarded by what whole programs cost. The decision process (section 3.2) is
+A policy over rewrites, rewarded by the costs of whole programs. The decision process (section 3.2) is
 `rewrite.environment.episodes`; the network (section 3.3; layers and widths of the authors' code) turns tensors into
 nodes, with graph attention, a sum over each graph and a score per candidate; learning is proximal policy optimisation
 (section 3.4) with the constants of the authors' code.
@@ -11,8 +11,8 @@ head: all slots at once, tied to 500 | the same               | `head: each`: on
 a node reads tensors in (code: out)  | those that come in     | those that come in
 nodes: operator, dimensions / 4096   | the same               | also sizes, activation; logarithms (`sizes`)
 graphs: nothing but their nodes      | the same               | also prices, additive ones as well (`totals`)
-untrained, it knows nothing          | the same               | what the additive model saves, times `prior`
-between prices: +0.1                 | the same               | what an additive model says (`episode.between`)
+untrained, it knows nothing          | the same               | savings by the additive model, times `prior`
+between prices: +0.1                 | the same               | an additive price (`episode.between`)
 actions: single rewrites             | the same               | also a rule at all its places (`episode.waves`)
 over 500 candidates: an error        | 499 are drawn          | 499 are drawn
 under twice the current ops          | the task's `growth`    | the task's `growth`
@@ -22,7 +22,7 @@ inference samples, no price between  | the same (`sampled`)   | short; one of a 
 the answer is the last program       | the cheapest of these  | the cheapest priced
 the last advantage differs           | ends are alike         | a state where the horizon cuts has its value
 -                                    | -                      | `search.opening`: additive searches come first
--                                    | -                      | `learning.imitation`: by what actions save
+-                                    | -                      | `learning.imitation`: by savings of actions
 a program is priced at each visit    | once                   | once
 
 Shape legend: M nodes and E edges of all programs, B states, G graphs of all states, A actions at most, D width.
@@ -122,8 +122,8 @@ def states_of(several: Sequence[MetaGraph], like: Tensor) -> ProgramStates:
 
 
 class GraphAttention(nn.Module):
-    """One head over what comes in and the node itself: h'_i = sum_j softmax_j(a [W h_j, W h_i]) W h_j, as in the code.
-    Plain sums over edges take half the time of torch_geometric's `GATConv` on a CPU."""
+    """One head over incoming messages and the node itself: h'_i = sum_j softmax_j(a [W h_j, W h_i]) W h_j, as in the
+    code. Plain sums over edges take half the time of torch_geometric's `GATConv` on a CPU."""
 
     def __init__(self, width: int) -> None:
         super().__init__()
@@ -245,7 +245,7 @@ def _mlp(inputs: int, outputs: int, gain: float) -> nn.Sequential:
 
 @dataclass(slots=True)
 class Transition:
-    """A step of an episode. follows: the value of the next state, 0 at an end. saved: [A] what actions save by the
+    """A step of an episode. follows: the value of the next state, 0 at an end. saved: [A] savings of actions by the
     cost model itself, per cent of the original's price; None where nothing teaches it."""
 
     graphs: MetaGraph
@@ -261,7 +261,7 @@ class Transition:
 def play(policy: XRLflowPolicy, episodes: Sequence[Episode], rng: np.random.Generator, *, temperature: float = 1.0,
          likeliest: bool = False, savings: bool = False) -> list[list[Transition]]:  # fmt: skip
     """Steps of several episodes to their ends, all at once. likeliest: the first one takes the likeliest actions.
-    savings: notes what actions save, as far as that is known.
+    savings: notes the savings of actions, as far as known.
 
     Raises OutOfBudget when a price is needed and the budget is spent.
     """
@@ -331,8 +331,8 @@ class Constants:
 
 @dataclass(frozen=True, kw_only=True)
 class XRLflowSearch:
-    """How `solve` spends a budget. adapt: learn from its own episodes. opening: the share of the budget that prices
-    what the additive searches leave. starts: of the cheapest programs that were priced, so many are where episodes
+    """How `solve` spends a budget. adapt: learn from its own episodes. opening: the share of the budget that prices the
+    programs of the additive searches. starts: of the cheapest programs that were priced, so many are where episodes
     begin (0: the original alone). episodes: per round. horizon, measure_every: as those of `episode`, for these.
     temperature: of samples."""
 
@@ -351,7 +351,7 @@ class XRLflow(Learner):
     accepts = (Rewriting,)
     network_settings = frozenset(
         {"network", "additive", "totals", "encoded"}
-    )  # what a candidate saves is among what it reads
+    )  # a candidate's saving is among its inputs
 
     def __init__(self, *, name: str, machine: Machine, task: Rewriting, cost: CostModel, encoder: Encoder, seed: int,
                  openings: Mapping[str, Rewriter], additive: Literal["cost", "roofline"], episode: EpisodeSettings,
@@ -411,8 +411,8 @@ class XRLflow(Learner):
 
     def _open(self, game: Game, count: int) -> None:
         """Prices so many programs: each additive search's cheapest; descents by sweeps, of which those searches know
-        nothing, from these and the original, the cheapest first; what else the searches leave. Where each search and
-        each descent ends stays to the end, whatever is found later."""
+        nothing, from these and the original, the cheapest first; further programs of the searches. The ends of each
+        search and descent stay to the end, even if cheaper programs are found later."""
         if not count:
             return
         problem, before = game.problem, game.problem.evals
@@ -434,7 +434,7 @@ class XRLflow(Learner):
 
     def improve(self, policy: XRLflowPolicy, optimizer: Any, played: Sequence[Sequence[Transition]], updates: int,
                 rng: np.random.Generator) -> dict[str, float]:  # fmt: skip
-        """Some epochs of PPO on what was played; means of what to log. updates: how many there were before."""
+        """Some epochs of PPO on played episodes; means of values to log. updates: how many there were before."""
         learning = self.learning
         steps = [step for steps in played for step in steps]
         advantage = np.concatenate([advantages(one, DISCOUNT, TRACE) for one in played])
@@ -521,8 +521,8 @@ class XRLflowPaper(XRLflow):
 
 
 def _divergence(saved: np.ndarray, log_A: Tensor, temperature: float) -> Tensor:  # type: ignore[type-arg]
-    """Of a policy from what actions save, in nats. What is not known is one action together, which saves as much as
-    STOP, so that what a policy makes of it stays; where that is not known either, it is left out."""
+    """Of a policy from the savings of actions, in nats. Actions of unknown saving are pooled to one, which saves as
+    much as STOP, so that the policy's share of them stays; where that is unknown too, they are left out."""
     known = torch.from_numpy(np.isfinite(saved)).to(log_A.device)
     scores, own_A = torch.from_numpy(saved).to(log_A)[known], log_A[: len(saved)]
     own = own_A[known]

@@ -1,4 +1,4 @@
-"""`compiler_search`: what suits a compiler that answers some twenty evaluations a minute, and whose default is strong.
+"""`compiler_search`: a search for a compiler that allows some twenty evaluations a minute, and whose default is strong.
 
 The search never leaves the default's neighbourhood. It tries single knobs, those that help together, rules that store
 or inline many ops at once, and rules with knobs. Then come classes of alike ops, then flips of one to three ops that
@@ -36,9 +36,9 @@ class AtOnce(NamedTuple):
 def rules(graph: Graph, free: Bool) -> list[AtOnce]:
     """Those that name any op, the best known first. free: [N] ops with a choice.
 
-    `wide_R`: store what a reader of at least R times its elements would compute again for each of these (a scale per
-    row, read by every element of the row). `readers_R`: store what at least R ops read. `costly`: store what is
-    expensive and read more than once. `once`: inline what one op reads, `cheap`: what several read and costs little.
+    `wide_R`: store ops that a reader of at least R times their elements would compute again for each of these (a scale
+    per row, read by every element of the row). `readers_R`: store ops with at least R readers. `costly`: store
+    expensive ops with several readers. `once`: inline ops with one reader, `cheap`: cheap ops with several.
     """
     f = fusible(graph)
     widest, readers, expensive = widest_reader(graph), reader_counts(graph), f.op["expensive"]
@@ -80,10 +80,10 @@ MASKS, NEAR = 30, 32  # plans of a sample
 
 
 class CompilerSearch(Optimizer):
-    """stages: what is done, in this order. knobs: every value of every knob alone; combine: those that helped, the best
-    first, each kept if it helps further; sweep: further settings of all knobs, at random, until the budget ends; rules:
-    `only` of the rules, all if empty, alone and with what helped before; retune: every value of every knob with the
-    best so far; cuts: each stored op that others read, kept apart from them; classes, flips: see above.
+    """stages: names of stages, in their order. knobs: every value of every knob alone; combine: those that helped, the
+    best first, each kept if it helps further; sweep: further settings of all knobs, at random, until the budget ends;
+    rules: `only` of the rules, all if empty, alone and with changes that helped before; retune: every value of every
+    knob with the best so far; cuts: each stored op that others read, kept apart from them; classes, flips: see above.
 
     batch: decisions that are priced together, from the same best one; where several of them help, all together are
     tried next. margin: relative gain from which a measured price counts as lower. order: of ops that are flipped, by
@@ -91,7 +91,7 @@ class CompilerSearch(Optimizer):
 
     masks, near: no search, but plans to fit and to judge cost models by (experiment=calibration). Of the masks the k-th
     of n draws the choice of a share k / n of the ops anew. Near the default are every value of every knob, every rule,
-    then flips of one to three ops. In every fourth flip what is cut changes, where the task decides that.
+    then flips of one to three ops. Every fourth flip changes cuts, where the task decides these.
     """
 
     needs_roles = frozenset({Role.FUSION})
@@ -193,7 +193,7 @@ class OnlySpare(Exception):
 
 
 class Climb:
-    """The best decision so far, and what single changes of the default brought."""
+    """The best decision so far, and the gains of single changes of the default."""
 
     def __init__(self, problem: AssignProblem, batch: Few, margin: Share) -> None:
         self.problem, self.batch, self.margin = problem, batch, margin
@@ -211,12 +211,13 @@ class Climb:
         return [(int(op), self.head, 1 - min(1, int(self.decision[op, self.head]))) for op in ops]
 
     def alone(self, changes: Iterable[Changes]) -> None:
-        """Prices each change of the default; the best of them is taken if it is better than what is best now."""
+        """Prices each change of the default; the best of them is taken if it is better than the best decision."""
         for some in _batches(changes, self.batch):
             self.price(self.problem.initial, some)
 
     def try_all(self, changes: Iterable[Changes]) -> None:
-        """Prices changes of the best decision, batch by batch, and takes what helps; what helps alone, all together."""
+        """Prices changes of the best decision, batch by batch, and takes those that help; of those that help alone, all
+        together."""
         for some in _batches(changes, self.batch):
             base = self.decision
             helped = self.price(base, some)
@@ -291,7 +292,7 @@ def changed(base: Decision, changes: Changes) -> Decision | None:
 
 
 def _batches(changes: Iterable[Changes], size: int) -> Iterator[list[Changes]]:
-    """Of `size`, the last one of what is left."""
+    """Of `size`, the last one smaller."""
     held: list[Changes] = []
     for change in changes:
         held.append(change)

@@ -1,17 +1,17 @@
-"""`motif_scan`: price what the compilers' rules answer, then try each choice for whole classes of alike ops, then scan.
-The search without learning that a learned policy has to beat: it finds out by itself that blocks repeat.
+"""`motif_scan`: prices the answers of the compilers' rules, then tries each choice for whole classes of alike ops, then
+scans. The search without learning that a learned policy has to beat: it finds out by itself that blocks repeat.
 
-`modelled_scan`: motif scan and compound moves by a model of kernels that is no evaluation, then evaluations of what
-the model expects most of. What a compiler does that has a cost model of its own, and then measures; the unlearned peer
+`modelled_scan`: motif scan and compound moves by a model of kernels that is no evaluation, then evaluations in the
+order of the model's expected improvement. Compilers that have a cost model and then measure work so; the unlearned peer
 of `kernel_model`.
 
-Compound moves: one op is decided otherwise by force, and the model repairs what lies around it. Where no single change
+Compound moves: one op is decided otherwise by force, and the model repairs its surroundings. Where no single change
 helps any more, several near each other may; a model that costs no evaluation finds which. After ejection chains
-(Glover, "Ejection chains, reference structures and alternating path methods", 1996), with a model as the judge of what
-a forced change ejects.
+(Glover, "Ejection chains, reference structures and alternating path methods", 1996), with a model as the judge of the
+changes that a forced one ejects.
 
-With a budget, from the best so far it evaluates whole classes of alike ops and compound moves. Those come first of
-which the model expects most. Then come moves that begin with ops drawn at random.
+With a budget, from the best so far it evaluates whole classes of alike ops and compound moves. Moves with the largest
+expected improvement come first. Then come moves that begin with ops drawn at random.
 
 Shape legend: N ops, F forced ops, C ops that change.
 """
@@ -61,7 +61,7 @@ class MotifScan(Optimizer):
 
 def scan_classes(problem: AssignProblem, depth: int | None) -> None:
     """From the best decision so far, for 0 .. depth hops, the classes of alike ops, the largest first: all are inlined,
-    then all stored, and what helps is kept; then a random-permutation scan. depth None: the scan alone."""
+    then all stored, and changes that help are kept; then a random-permutation scan. depth None: the scan alone."""
     slots = slots_of(problem)
     if not len(slots) or not problem.open:
         return
@@ -80,11 +80,11 @@ HOPS = 3  # around a forced op in which is repaired; views count
 MOST_NEAR = 64  # ops there; fewer hops where there are more
 REPAIRS = 4  # changes at most, each the best by the model
 SURELY = 1.0 - 1e-9  # a price below so much of another one is lower
-ERROR = 0.01  # of a kernel's modelled time: what is expected of a move that should cost little
+ERROR = 0.01  # of a kernel's modelled time: the assumed error of the model
 
 
 class Compound(NamedTuple):
-    """ops: [C] that change. seconds: what the model says that it adds. touched: modelled seconds of kernels that
+    """ops: [C] that change. seconds: modelled seconds that it adds. touched: modelled seconds of kernels that
     change."""
 
     ops: I64
@@ -93,7 +93,7 @@ class Compound(NamedTuple):
 
     @property
     def expected(self) -> float:
-        """The expected improvement in seconds, if the model errs normally, by `ERROR` of what is touched."""
+        """The expected improvement in seconds, if the model's errors are normal, of `ERROR` of the touched seconds."""
         spread, gain = max(ERROR * self.touched, 1e-30), -self.seconds
         z = gain / spread
         return spread * exp(-z * z / 2) / sqrt(2 * pi) + gain * 0.5 * (1 + erf(z / sqrt(2)))
@@ -221,7 +221,7 @@ class ModelledWalk:
         self._cost, self._seen = problem.best_cost, set[bytes]()
         moves.move_to(self._legal(problem.best))
         self._seen.add(moves.decision.tobytes())
-        self._waiting: list[tuple[float, int, int, I64, int | None]] = []  # less what is expected, number, ...
+        self._waiting: list[tuple[float, int, int, I64, int | None]] = []  # minus the expected improvement, number, ...
         self._number, self._newest = 0, dict[int, int]()
         self._begun = set[bytes]()  # ops that drawn moves from here began with
 
@@ -236,7 +236,7 @@ class ModelledWalk:
         """The compound moves that begin with ops, as they are from here."""
         for op in ops:
             made = self._moves.forced(np.array([op]))
-            self._newest[op] = self._number + 1  # what was expected before no longer counts
+            self._newest[op] = self._number + 1  # earlier expectations no longer count
             if made is not None:
                 self._push(op, made, made.ops, None)
 
@@ -249,7 +249,8 @@ class ModelledWalk:
         return None
 
     def drawn(self) -> Decision | None:
-        """What a compound move makes that begins with some ops near each other; None also where it was drawn before."""
+        """The result of a compound move that begins with some ops near each other; None also where it was drawn
+        before."""
         rng, ops = self._problem.rng, self._moves.ops
         near = self._moves.near([int(rng.choice(ops))]) if len(ops) else ops
         count = min(len(near), int(rng.integers(DRAWN[0], DRAWN[1] + 1)))
@@ -293,7 +294,7 @@ class ModelledWalk:
         return self._problem.task.canonical(self._problem.graph, decision)
 
 
-LAUNCH = 1e-6  # s, what a kernel's start takes on machines that say nothing
+LAUNCH = 1e-6  # s, a kernel's start on machines without this fact
 
 
 class ModelledScan(Optimizer):
@@ -319,7 +320,7 @@ class ModelledScan(Optimizer):
 
 
 def plain_roofline(device: Device) -> Device:
-    """A device by its data sheet: launch + max(arithmetic, memory), whatever else its own model corrects."""
+    """A device by its data sheet: launch + max(arithmetic, memory), without the corrections of its own model."""
     return Device(
         name=device.name, vector_flops=device.vector_flops, contraction_flops=device.contraction_flops,
         bandwidth=device.bandwidth, launch=device.launch or LAUNCH, spill_inputs=device.spill_inputs,
@@ -334,7 +335,7 @@ def modelled_by(machine: Machine, device: Device) -> Machine:
 
 def search_by_model(problem: AssignProblem, machine: Machine, *, depth: int, modelled: int) -> None:
     """Motif scan with so many prices of kernels as a simulator of `machine` has them, then as many compound moves, none
-    of them billed; what they end with is the answer, or with a budget the start of a walk with evaluations."""
+    of them billed; their last decision is the answer, or with a budget the start of a walk with evaluations."""
     model = Simulator(name="model", machine=machine, objective="runtime", threads=1)
     found, _ = solve(MotifScan(name="motif_scan", depth=depth), problem.graph, problem.task, model, evals=modelled)
     moves = CompoundMoves.around(problem, model, problem.task.canonical(problem.graph, found.best))

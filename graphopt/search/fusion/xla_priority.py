@@ -4,10 +4,10 @@ pass (2024).
 Greedy over producers: a producer is fused into all its users or into none. priority = time unfused - time fused; the
 largest goes first, ties to the larger id, negative ones never; only the changed neighbourhood is scored again.
 
-Refused, as in XLA: what cannot be inlined (outputs, opaque ops), a reduction into a reduction, an epilogue that would
-turn a reduction kernel into a loop, anything into a matrix product (a library call), more than 96 operands and outputs.
-XLA's limit on code size is played by the task's cap on ops per kernel; its epilogues of matrix products, which another
-pass finds, are left to the same priorities. Kernels are priced whole, where XLA adds up pairs.
+Refused, as in XLA: ops that cannot be inlined (outputs, opaque ops), a reduction into a reduction, an epilogue that
+would turn a reduction kernel into a loop, anything into a matrix product (a library call), more than 96 operands and
+outputs. XLA's limit on code size is played by the task's cap on ops per kernel; its epilogues of matrix products, which
+another pass finds, are left to the same priorities. Kernels are priced whole, where XLA adds up pairs.
 
 Shape legend: N ops.
 """
@@ -37,14 +37,14 @@ from graphopt.costs.one_kernel.kernel_time import (
 from graphopt.problems.assignment import AssignProblem, AssignTask
 from graphopt.problems.optimizer import Optimizer
 
-LAUNCH = 1e-6  # s, what XLA assumes for every kernel
+LAUNCH = 1e-6  # s, XLA's assumption for every kernel
 MAX_OPERANDS = 95  # 96 with the one output
 SIGNIFICANT = 16.0  # a reduction over fewer elements is emitted as a loop anyway
 REFUSED = -np.inf
 
 
 class InlineAll(Optimizer):
-    """Every op is computed inside its consumers wherever fusion is legal: what greed alone gives. One evaluation."""
+    """Every op is computed inside its consumers wherever fusion is legal: the greedy answer. One evaluation."""
 
     needs_roles = frozenset({Role.FUSION})
 
@@ -69,7 +69,7 @@ class XlaPriority(Optimizer):
 
 
 def xla_models(device: Device) -> bool:
-    """Whether a device says what XLA's model reads."""
+    """Whether a device has the fields that XLA's model reads."""
     return min(device.clock, device.cores, device.fpus_per_core) > 0
 
 
@@ -81,8 +81,8 @@ def xla_choice(graph: Graph, task: AssignTask) -> tuple[NDArray[np.bool_], I64]:
 def priority_fusion(graph: Graph, device: Device, limits: KernelLimits) -> tuple[NDArray[np.bool_], I64]:
     """Flags [N] of the inlined ops (views among them), and the order [N] in which they were inlined.
 
-    Reads clock, cores, fpus_per_core, l2_bytes, bandwidth and contraction_flops of the device, whatever its own
-    `fusion_model`; ConfigError where the first three are missing.
+    Reads clock, cores, fpus_per_core, l2_bytes, bandwidth and contraction_flops of the device, for any `fusion_model`;
+    ConfigError where the first three are missing.
     """
     if not xla_models(device):
         raise ConfigError(

@@ -1,4 +1,5 @@
-"""`brkga`: random keys, evolved; and `local_then_brkga`. What REGAL learns is uniform here, or set by hand.
+"""`brkga`: random keys, evolved; and `local_then_brkga`. Distributions that REGAL learns are uniform here, or set by
+hand.
 
 Shape legend: K keys.
 """
@@ -46,7 +47,7 @@ PEAK_MEMORY = Proposal(0.7, 4.0, order_reverse_bottom_level, 0.6, 3.0)
 
 
 class Brkga(Optimizer):
-    """start: what the first population and the mutants are drawn from. `random`: uniformly. `heuristic`: the same, but
+    """start: the distribution of the first population and the mutants. `random`: uniformly. `heuristic`: the same, but
     the first population holds the plans of all heuristics. `informed`: around a spectral partition that balances time
     and a list order, without learning."""
 
@@ -65,7 +66,7 @@ class Brkga(Optimizer):
 
 
 class LocalThenBrkga(Optimizer):
-    """The first `local_evals` evaluations are the local search's; what it has found is in the first population."""
+    """The first `local_evals` evaluations are the local search's; its best decisions are in the first population."""
 
     def __init__(self, *, name: str, local: RegalLocal, local_evals: Count, evolution: Evolution) -> None:
         self.name, self.local, self.local_evals, self.evolution = name, local, local_evals, evolution

@@ -7,11 +7,11 @@ elite with the gene's elite bias. The whole population is decoded and priced in 
 REGAL replaces two things only: the sampler of the first population and of the mutants, and the elite biases.
 
 Common random numbers: `evolve` draws two seeds from its generator, one for the sampler and one for mating (who mates
-with whom, and a counter-based stream per child). So two runs from equal generators mate alike whatever their samplers
-are, and samplers that use one uniform number per gene, in order, see the same numbers gene by gene.
+with whom, and a counter-based stream per child). So two runs from equal generators mate alike under any samplers, and
+samplers that use one uniform number per gene, in order, see the same numbers gene by gene.
 
 Beta keys are drawn by inverting their distribution functions on shared uniform numbers, so equal random numbers give
-comparable draws whatever the parameters are. Beta(1, 1) gives the uniform numbers themselves.
+comparable draws under any parameters. Beta(1, 1) gives the uniform numbers themselves.
 
 Shape legend: P chromosomes, K keys, C children, Q points of a table.
 """

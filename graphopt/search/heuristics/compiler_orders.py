@@ -99,7 +99,7 @@ def bfs(table: LiveStorage) -> I64:
 
 
 def dfs(table: LiveStorage) -> I64:
-    """What an op needs right before it; smaller ops, by what they read and make, are visited first."""
+    """An op's inputs run right before it; smaller ops, by the bytes that they read and make, are visited first."""
     ops = op_storage(table)
     touched, counted = _made(ops), _counted(ops)
     for op, storage in _pairs(ops.read_ptr, ops.read):
@@ -127,7 +127,7 @@ ORDERS: dict[str, Callable[[LiveStorage], I64]] = {"lpmf": lpmf, "bfs": bfs, "df
 
 
 def _made(ops: OpStorage) -> I64:
-    """[N] bytes that stay of what each op makes."""
+    """[N] bytes of each op's results that stay."""
     maker = np.repeat(np.arange(len(ops.workspace)), np.diff(ops.made_ptr))
     return np.bincount(maker, ops.size[ops.made], len(ops.workspace)).astype(np.int64)
 
@@ -140,7 +140,7 @@ def _readers(ops: OpStorage) -> dict[int, list[int]]:
 
 
 def _counted(ops: OpStorage) -> Bool:
-    """[S] what Inductor looks at: results, and inputs that are given away; neither weights nor constants."""
+    """[S] storages that Inductor counts: results, and inputs that are given away; neither weights nor constants."""
     counted = ops.given.copy()
     counted[ops.made] = True
     return counted

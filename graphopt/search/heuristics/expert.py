@@ -1,13 +1,13 @@
-"""`expert`: what practitioners do by hand: a model is split into layers, neighbouring layers share a device, and
-devices get alike shares of the work.
+"""`expert`: placement by hand: a model is split into layers, neighbouring layers share a device, and devices get alike
+shares of the work.
 
-A layer is what reads the same weights, so that the steps of an unrolled recurrent network belong together. Each layer
-on one device for all steps, as in the recurrent models of GO's, HDP's and ColocRL's tables. Layers stand in the order
-in which their weights are first read. An op without weights belongs to the latest layer that it depends on; behind the
-loss, where gradients come back, to the earliest, so that a layer's gradients are where the layer is. Lookups of
-embeddings (gathers from a weight) are a layer of their own on the first device, whatever the balance. Attention
-without weights stands with the layer that it depends on. The cut into runs of layers minimises the largest time of a
-device.
+A layer is the set of ops that read the same weights, so that the steps of an unrolled recurrent network belong
+together. Each layer on one device for all steps, as in the recurrent models of GO's, HDP's and ColocRL's tables. Layers
+stand in the order in which their weights are first read. An op without weights belongs to the latest layer that it
+depends on; behind the loss, where gradients come back, to the earliest, so that a layer's gradients are where the layer
+is. Lookups of embeddings (gathers from a weight) are a layer of their own on the first device, whatever the balance.
+Attention without weights stands with the layer that it depends on. The cut into runs of layers minimises the largest
+time of a device.
 
 No price is asked for; of the families of those tables nothing but the graph is known here.
 Shape legend: N ops, T tensors, L layers, D devices.

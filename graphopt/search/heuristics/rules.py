@@ -1,7 +1,7 @@
 """Heuristics for placement and scheduling: plain functions that say devices and urgencies, and ask for no price.
 
 A heuristic is a placement and an order. Both see the kernels that the initial decision makes, not the ops, and are fast
-enough for graphs of 50,000 ops: orders are compiled, O(E log N). `starts.encode` makes keys of what they say.
+enough for graphs of 50,000 ops: orders are compiled, O(E log N). `starts.encode` makes keys of their suggestions.
 
 Shape legend: N ops (ids without a kernel included), T tensors, D devices, E operands of kernels, K keys.
 """
@@ -35,7 +35,7 @@ from graphopt.search.heuristics import partition
 
 
 class Holdings(NamedTuple):
-    """What kernels read and keep, for orders that watch memory. Arrays for Numba."""
+    """Reads and results of kernels, for orders that watch memory. Arrays for Numba."""
 
     in_ptr: Any  # int64 [N+1]
     in_tensor: Any  # int32 [E] distinct tensors that each kernel reads
@@ -45,7 +45,7 @@ class Holdings(NamedTuple):
 
 
 def depth_first(needs: Dependencies) -> F64:
-    """What an op needs right before it: a walk against the arrows from every sink, in op order."""
+    """Every op's inputs run right before it: a walk against the arrows from every sink, in op order."""
     return _as_urgency(_depth_first(needs), len(needs.ptr) - 1)
 
 
@@ -146,7 +146,7 @@ Weight = Literal["time", "bytes"]
 
 
 class Suggestion(NamedTuple):
-    """What a heuristic says: where every op runs, and which goes first. Ops without a kernel: any device."""
+    """A heuristic's answer: the device of every op, and its urgency. Ops without a kernel: any device."""
 
     device: Device  # [N]
     urgency: F64  # [N] of ready ops the one with the largest goes first
@@ -178,7 +178,7 @@ class SchedulingInstance:
         return partition.undirected(self.needs)
 
     def under(self, plan: Plans) -> "SchedulingInstance":
-        """Under another plan (a batch of one); where that makes the same kernels, what is known of them stays."""
+        """Under another plan (a batch of one); where that makes the same kernels, their properties are reused."""
         other, given = replace(self, plan=plan), {"initial", *(field.name for field in fields(self))}
         if np.array_equal(plan.inline, self.initial.inline):
             vars(other).update((name, known) for name, known in vars(self).items() if name not in given)
@@ -209,7 +209,7 @@ class SchedulingInstance:
         return partition.spectral(self.weight("bytes"), self.share("bytes"), self.edges)
 
     def weight(self, kind: Weight) -> F64:
-        """[N] what a partition balances."""
+        """[N] the weights that a partition balances."""
         return np.nanmean(self._able, 1) if kind == "time" else self.held
 
     @cached_property
@@ -277,7 +277,7 @@ def order_bottom_level(instance: SchedulingInstance, device: Device) -> F64:
 
 
 def order_reverse_bottom_level(instance: SchedulingInstance, device: Device) -> F64:
-    """Shortest path to the end first: what is nearly done is finished, so its memory is freed."""
+    """Shortest path to the end first: branches that are nearly done are finished, so their memory is freed."""
     return -order_bottom_level(instance, device)
 
 
@@ -287,7 +287,7 @@ def order_topological(instance: SchedulingInstance, device: Device) -> F64:
 
 
 def order_depth_first(instance: SchedulingInstance, device: Device) -> F64:
-    """What an op needs right before it."""
+    """Every op's inputs run right before it."""
     return depth_first(instance.needs)
 
 
@@ -338,8 +338,8 @@ def _both() -> dict[str, Heuristic]:
 
 
 HEURISTICS = _both()
-"""What is tried where the best of all heuristics is wanted. METIS is not among them: answers must not depend on whether
-an optional package is installed."""
+"""Tried where the best of all heuristics is wanted. METIS is not among them: answers must not depend on whether an
+optional package is installed."""
 
 
 def metis_depth_first(instance: SchedulingInstance, kind: Weight, imbalance: float) -> Suggestion:

@@ -24,7 +24,7 @@ from graphopt.search.heuristics.starts import distinct, encode
 
 
 class Default(Optimizer):
-    """The task's own heuristic, what a user gets without any search; it spends nothing."""
+    """The task's own heuristic, the answer without any search; it spends nothing."""
 
     def __init__(self, *, name: str) -> None:
         self.name = name
@@ -54,8 +54,8 @@ class ListBottomLevel(Optimizer):
     """List scheduling by bottom level, the longest path to the end; devices as they become idle where they are free.
 
     The plain schedule, ties by op id, is the answer to a budget of 0 and the first that is priced. Where nothing
-    travels its plan takes exactly as long as it says, so from one evaluation on the answer is never worse. What is left
-    of a budget goes to other ways to break ties: five evaluations at most.
+    travels its plan takes exactly as long as it says, so from one evaluation on the answer is never worse. The rest of
+    a budget goes to other ways to break ties: five evaluations at most.
     """
 
     needs_roles = frozenset({Role.PRIORITY})
@@ -97,8 +97,8 @@ def _answer(problem: AssignProblem, schedules: Iterator[Suggestion]) -> None:
 class PartitionDepthFirst(Optimizer):
     """`gp_dfs`, the baseline `GP + DFS` of REGAL's tables: a graph partition for placement, then a depth-first order.
 
-    One plan per setting of METIS (Karypis, Kumar 1998), as many as the budget allows; needs pymetis. balance: what
-    devices share, the first matters most; `auto` = time for runtime, bytes for peak memory. imbalance: allowed excess
+    One plan per setting of METIS (Karypis, Kumar 1998), as many as the budget allows; needs pymetis. balance: the
+    shared weights, the first matters most; `auto` = time for runtime, bytes for peak memory. imbalance: allowed excess
     of a device over its share.
     """
 

@@ -1,4 +1,4 @@
-"""What searches start from: the plans of heuristics, as suggestions for kernels, as random keys, as decisions.
+"""Starts of searches: the plans of heuristics, as suggestions for kernels, as random keys, as decisions.
 
 Shape legend: S starts, N ops, D devices, K keys.
 """
@@ -97,7 +97,7 @@ def heuristic_decisions(problem: AssignProblem) -> Decisions:
 
 def placements(instance: SchedulingInstance) -> Iterator[Suggestion]:
     """Devices and an order for the kernels of any plan, the more promising first: HEFT by cautions, since it knows
-    nothing of queues on links, then the other heuristics, and what practitioners do by hand."""
+    nothing of queues on links, then the other heuristics, and placement by hand."""
     for caution in CAUTIONS:
         yield by_heft(instance, caution)
     for name, heuristic in HEURISTICS.items():

@@ -15,7 +15,7 @@ after `kick` random moves.
 
 An item is a group of kernels that share a device. Transfers have one duration each, the longest over all pairs of
 devices, and devices that are alike are one kind; so loads here are those of the cost model where all links are alike,
-and never less elsewhere. The cost model prices what comes out.
+and never less elsewhere. The cost model prices the results.
 
 Shape legend: N ops, M items, X transferred results, W weights, C kinds of devices, D devices, S states, B moves.
 """
@@ -50,7 +50,7 @@ MOST_CUTS = 2_000  # positions at which an order may be cut: all up to so many i
 
 
 class Stream(NamedTuple):
-    """Items and what they send each other. Arrays for Numba; pointers are CSR."""
+    """Items and the results that they send each other. Arrays for Numba; pointers are CSR."""
 
     time: Any  # float64 [M, C] seconds; 0 where `blocked`
     blocked: Any  # int64 [M, C] ops of an item that a kind of device cannot run
@@ -306,7 +306,7 @@ def split_order(flow: Stream, kinds: Kinds, order: I64, limit: float) -> Split:
 
 
 class SlidingSet(NamedTuple):
-    """A set of items that grows and shrinks by one at a time, and what it would load a device with."""
+    """A set of items that grows and shrinks by one at a time, and the load that it would be for a device."""
 
     inside: Any  # int64 [X] readers inside
     made: Any  # bool [X] its maker is inside
@@ -486,7 +486,7 @@ class _LoadSearch:
         return row
 
     def _run(self, here: I64, source: int) -> I64:
-        """Some items in a row of what a device has, often at one end, mostly few."""
+        """Some consecutive items of a device, often at one end, mostly few."""
         rng, own = self.problem.rng, np.flatnonzero(here == source)
         if not len(own):
             return own

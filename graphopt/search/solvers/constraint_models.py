@@ -1,10 +1,10 @@
-"""What exact solvers read, the kernels of a problem, where each may run, and what they hand to each other; and the
+"""The workload of exact solvers: the kernels of a problem, their allowed devices, and their dependencies; and the
 makespan and the peak of memory as constraint models of it, for OR-Tools CP-SAT.
 
-The models are relaxations of the event simulator: whatever it does under some plan is a solution of the model that
-costs no more. So a bound on the model is a bound on every plan of this fusion state. That needs every number to be
-rounded down (`Formulation.unit`): if a run starts a kernel at s and it takes t, then floor(s / u) + floor(t / u) <=
-floor((s + t) / u), so the rounded run keeps all precedences and overlaps nowhere.
+The models are relaxations of the event simulator: every run of a plan there is a solution of the model that costs no
+more. So a bound on the model is a bound on every plan of this fusion state. That needs every number to be rounded down
+(`Formulation.unit`): if a run starts a kernel at s and it takes t, then floor(s / u) + floor(t / u) <= floor((s + t) /
+u), so the rounded run keeps all precedences and overlaps nowhere.
 
 The makespan: kernels on devices, results on links.
 
@@ -23,8 +23,8 @@ is a solution, and on one device, where the order is all there is, every solutio
 - A result is on its device from its kernel's first step until its last reader there and its last transfer have ended;
   a copy from the first step of its transfer until its last reader there has ended. Graph inputs are there from step 0
   wherever they are read, weights always; graph outputs stay.
-- Left out: how long things take, that a lane carries one transfer at a time, that idle devices start what is ready,
-  and that one transfer may serve several devices.
+- Left out: how long things take, that a lane carries one transfer at a time, that idle devices start ready kernels, and
+  that one transfer may serve several devices.
 
 Shape legend: N ops, K kernels, D devices.
 """
@@ -129,8 +129,8 @@ def workload(problem: AssignProblem, check: Check) -> Workload:
 
 
 def grain(values: Sequence[int], most: int) -> int:
-    """What whole numbers are divided by to sum to at most `most`: their greatest common divisor where that does, so
-    that nothing is lost; else what it takes."""
+    """A divisor of whole numbers, after which they sum to at most `most`: their greatest common divisor where that is
+    enough, so that nothing is lost; else as large as needed."""
     common = max(1, gcd(*values)) if values else 1
     total = sum(values)
     return common if total // common <= most else -(-total // most)
@@ -142,7 +142,7 @@ Variable = Any  # an integer variable or an affine expression of one
 
 @dataclass(frozen=True, eq=False)
 class Formulation:
-    """A model and what its answer means."""
+    """A model and the meaning of its answer."""
 
     model: Any
     start: list[Variable]  # [K] the earlier the more urgent
@@ -447,13 +447,13 @@ def least_memory(work: Workload) -> int:
 
 
 def one_device(work: Workload) -> bool:
-    """Whether all kernels run on the same device whatever is decided."""
+    """Whether all kernels run on the same device under every plan."""
     return len(set(work.options)) == 1 and len(work.options[0]) == 1
 
 
 @dataclass(frozen=True, slots=True)
 class _Copy:
-    """The transfer of a result to a device and what it leaves there."""
+    """The transfer of a result to a device, and the copy there."""
 
     there: Literal  # whether it takes place
     sent: Variable  # step at which it starts
@@ -482,7 +482,7 @@ class _Memory:
         self._hint(known, feasible)
 
     def take_turns(self) -> None:
-        """One kernel at a time on each device, after what it reads."""
+        """One kernel at a time on each device, after its inputs."""
         turns: list[list[Variable]] = [[] for _ in range(self.work.devices)]
         for k, start in enumerate(watched(self.start, self.check)):
             for d, here in self.place[k].items():
@@ -516,7 +516,7 @@ class _Memory:
             self._occupy(target, tensor, copy.there, copy.sent, last)
 
     def fill_devices(self) -> None:
-        """What is on a device at any step, weights included, is at most the peak."""
+        """The bytes on a device at any step, weights included, are at most the peak."""
         for d, (held, most) in enumerate(add_weights(self.model, self.work, self.place, self.unit, self.check)):
             weights = self.model.new_int_var(0, most, "")
             self.model.add(weights == held)

@@ -1,14 +1,14 @@
 """`cpsat`: devices and orders by the constraint solver OR-Tools CP-SAT, with a bound that no plan can beat.
 
 The solver's schedule becomes a plan: every kernel on its device, the earlier it starts the more urgent. The simulator
-prices it, one evaluation each; its price is what counts, and may differ from the solver's (the model is a relaxation:
+prices it, one evaluation each; its price counts, and may differ from the solver's (the model is a relaxation:
 `makespan_model`, `memory_model`). Improved schedules are priced as they are found; the last evaluation is kept for the
 last. The search starts from the run of the best heuristic.
 
 On one device the order of least peak memory is found, and proved, by a search over sets of ops (`least_memory`), where
 these are few enough. The solver is not asked then.
 
-What the solver proves of the model holds for every plan, and is noted, where the model is a relaxation of all that is
+The solver's bound on the model holds for every plan, and is noted, where the model is a relaxation of all that is
 decided and priced. For that the task does not decide fusion, and the cost model is the event simulator with exact sums
 (for memory, one that frees at the end of the last reader).
 """
@@ -52,7 +52,7 @@ MOST_SETS = 200_000  # of ops that the search for an order looks at, some hundre
 HEURISTIC_SHARE = 0.25  # of the budget's seconds: when no further heuristic is tried
 ORDER_SHARE = 0.35  # when the search for an order is given up
 BUILD_SHARE = 0.5  # when a model that is not complete is given up: the solver needs as long to take it in
-SOLVE_SHARE = 0.9  # of what is left then: the rest is for ending threads and reading the last schedule
+SOLVE_SHARE = 0.9  # of the remaining time: the rest is for ending threads and reading the last schedule
 
 
 Found = Callable[[I64, I64], bool]
@@ -71,7 +71,7 @@ class SolverLimits:
 
 @dataclass(frozen=True)
 class Proof:
-    """What the solver knows at the end."""
+    """The solver's result."""
 
     units: int  # no schedule of the model has a lower objective
     bound: float  # the same in seconds or bytes
@@ -81,10 +81,10 @@ class Proof:
 class CpSat(Optimizer):
     """yaml: conf/algo/cpsat.yaml.
 
-    seconds: of wall clock for the solver, at most what the problem leaves, whose own seconds hold for heuristics, model
-    and solver together (`BUILD_SHARE` and others). effort: the solver's own measure of work, about seconds,
-    which makes runs repeat exactly; None: no such limit. workers: threads. lanes: results share links.
-    max_intervals: larger models are not built; the answer is then the best heuristic.
+    seconds: of wall clock for the solver, at most the problem's remaining seconds, which hold for heuristics, model and
+    solver together (`BUILD_SHARE` and others). effort: the solver's own measure of work, about seconds, which makes
+    runs repeat exactly; None: no such limit. workers: threads. lanes: results share links. max_intervals: larger models
+    are not built; the answer is then the best heuristic.
     """
 
     needs_one_of = frozenset({Role.DEVICE, Role.PRIORITY})
@@ -169,7 +169,7 @@ def price_heuristics(problem: AssignProblem) -> None:
 
 
 def simple_bound(problem: AssignProblem, work: Workload) -> float:
-    """What needs no solver."""
+    """A bound without a solver."""
     if problem.objective == "peak_memory":
         return float(least_memory(work))
     return least_makespan(work) * GRID
@@ -190,13 +190,13 @@ def formulate(problem: AssignProblem, work: Workload, *, lanes: bool) -> Formula
 
 
 def best_run(problem: AssignProblem) -> Trace:
-    """What happens under the best plan so far, which has been priced."""
+    """The run of the best plan so far, which has been priced."""
     simulator = Simulator(name="run", machine=problem.task.machine, objective=problem.objective, threads=1)
     return simulator.simulate(problem.solution().plans)
 
 
 def search(problem: AssignProblem, work: Workload, formulation: Formulation, limits: SolverLimits) -> Proof:
-    """Lets the solver look for schedules, prices them, and notes what is proved.
+    """Lets the solver look for schedules, prices them, and notes its bound.
 
     The simulator never lets a device wait beside a ready kernel; so where the best schedule does not come out, those
     that are as good are tried, the earlier everything starts the better.
@@ -296,8 +296,8 @@ def _schedule(formulation: Formulation, work: Workload, value: Callable[[Any], i
 
 
 def spread(start: I64, busy: I64, devices: int) -> I64:
-    """[K] devices for kernels of which at most D run at any time: each goes where one ended last before it starts. What
-    takes no time does not count, and may start where all are busy."""
+    """[K] devices for kernels of which at most D run at any time: each goes where one ended last before it starts.
+    Kernels of zero seconds do not count, and may start where all are busy."""
     free, device = np.zeros(devices, np.int64), np.zeros(len(start), np.int64)
     for k in np.lexsort((np.arange(len(start)), busy, start)):
         idle = np.flatnonzero(free <= start[k])

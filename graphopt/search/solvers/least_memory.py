@@ -1,9 +1,9 @@
 """The order of ops on one device that needs the least memory, exactly.
 
-What is in memory depends only on the set of ops that have run. So the search is over such sets (down-sets), by rising
-peak, and the first way to run everything is the best. From each set, an op that neither adds to memory nor needs more
-than is conceded anyway is run at once, and no other is tried. Running it early never hurts, since what it frees stays
-freed and each later set holds no more than before.
+The content of memory depends only on the set of ops that have run. So the search is over such sets (down-sets), by
+rising peak, and the first way to run everything is the best. From each set, an op that neither adds to memory nor needs
+more than is conceded anyway is run at once, and no other is tried. Running it early never hurts, since its freed bytes
+stay freed and each later set holds no more than before.
 
 Shape legend: N ops, T tensors.
 """
@@ -88,7 +88,7 @@ class _OrderSearch:
         self.before = [0] * ops  # ops that must have run
         self.made = [0] * ops  # bytes of results
         self.unread = [0] * ops  # bytes of results that go at once
-        self.read: list[list[tuple[int, int]]] = [[] for _ in range(ops)]  # (other readers, bytes) of what is freed
+        self.read: list[list[tuple[int, int]]] = [[] for _ in range(ops)]  # (other readers, bytes) of freed results
         self.kept = [0] * ops  # bytes read that are not freed
         self.first = sum(t.size for t in tensors if t.maker < 0 and (t.readers or t.keep))
         for tensor in tensors:
@@ -109,7 +109,7 @@ class _OrderSearch:
                 self.unread[tensor.maker] += tensor.size
 
     def least(self) -> list[int]:
-        """[N] bytes that each op needs at least: what it reads and makes."""
+        """[N] bytes that each op needs at least: its inputs and results."""
         return [made + kept + sum(size for _, size in read)
                 for made, kept, read in zip(self.made, self.kept, self.read)]  # fmt: skip
 

@@ -1,4 +1,4 @@
-"""Lower bounds on the makespan of tasks with precedence on some devices, where what travels takes time.
+"""Lower bounds on the makespan of tasks with precedence on some devices, where transfers take time.
 
 Three relaxations, each of which every run obeys:
 
@@ -40,7 +40,7 @@ class Tasks(NamedTuple):
 
     seconds: F64  # [N]
     ptr: I64  # [N+1] dependencies of a task
-    source: Any  # int32 [E] who makes what is read
+    source: Any  # int32 [E] the producing task
     travel: F64  # [E]
 
 
@@ -287,7 +287,7 @@ def _fixed(problem: AssignProblem, seconds_ND: F64, needs: Dependencies, device:
 
 
 def _once(lane: I64, source: I64) -> I64:
-    """[E] without further readers of a task's results on one device: what is sent there is sent once."""
+    """[E] without further readers of a task's results on one device: a result is sent there once."""
     key = np.where(lane >= 0, lane * (int(source.max(initial=0)) + 1) + source, -1)
     first = np.zeros(len(lane), np.bool_)
     first[np.unique(key, return_index=True)[1]] = True

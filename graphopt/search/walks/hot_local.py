@@ -6,11 +6,10 @@ is no evaluation: sizes, links and rules are known, times of kernels are a guess
 made unless it is worse; where nothing was found for `patience` evaluations the search goes on from the best keys after
 `kick` such moves at once.
 
-With `modelled` it starts from what the same search finds among so many simulated runs, which are no evaluations
-either; without, from the best of all heuristics, each of which is priced. What else a task decides stays as in the
-first plan.
+With `modelled` it starts from what the same search finds among so many simulated runs, which are no evaluations either;
+without, from the best of all heuristics, each of which is priced. Other decisions of a task stay as in the first plan.
 
-Not from a paper; REGAL (Paliwal et al., 2020) steers what a genetic algorithm draws instead.
+Not from a paper; REGAL (Paliwal et al., 2020) steers the draws of a genetic algorithm instead.
 Shape legend: K keys, N ops, M kinds of moves.
 """
 
@@ -76,8 +75,8 @@ class SimulatedRuns:
 
 @njit(cache=True, nogil=True)
 def _critical(found, source, ptr, device, start, end):  # type: ignore[no-untyped-def]
-    """Those on the chain that ends last. Before a kernel comes what it waited for: the latest to end of the ops that it
-    reads and of the kernel before it on its device."""
+    """Ops on the chain that ends last. The predecessor of a kernel is the latest to end among its inputs and the kernel
+    before it on its device."""
     before = np.full(len(start), -1)
     last = np.full(device.max() + 1, -1)
     for op in np.argsort(start):
@@ -134,7 +133,7 @@ class GuidedLocal(Optimizer):
         self.name, self.walk = name, walk
 
     def solve(self, problem: AssignProblem) -> None:
-        """Without evaluations what was found among simulated runs is the answer, if there were any."""
+        """Without evaluations the best simulated run is the answer, if there was one."""
         if not problem.task.key_count(problem.graph) or not (problem.open or self.walk.modelled):
             return
         runs, keys = SimulatedRuns(problem), None

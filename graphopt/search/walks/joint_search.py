@@ -1,16 +1,16 @@
 """`joint_search` and `task_sequence`: searches of placement, order and fusion together, and one after the other.
 
 The state is a vector of random keys, so that every order of kernels and of transfers can be said. A stage moves some of
-the three. It begins with what is known to be good for them, priced around the best keys so far. For fusion these are
-the compilers' two rules, then whole classes of alike ops (`alike`), the largest first; for devices and orders what
-heuristics suggest for the kernels that the best fusion so far makes. Then a local search goes on until the stage's
-share of the budget is spent: the random moves of `regal_local`, and classes of alike ops inlined or stored together. Of
-a batch the best move is made unless it is worse; where nothing was found for `patience` evaluations it goes on from the
+the three. It begins with known good choices for them, priced around the best keys so far. For fusion these are the
+compilers' two rules, then whole classes of alike ops (`alike`), the largest first; for devices and orders the
+suggestions of heuristics for the kernels of the best fusion so far. Then a local search goes on until the stage's share
+of the budget is spent: the random moves of `regal_local`, and classes of alike ops inlined or stored together. Of a
+batch the best move is made unless it is worse; where nothing was found for `patience` evaluations it goes on from the
 best keys after `kick` random moves.
 
 `task_sequence` (`together: false`) is the peer of GO's joint task: placement, then the order, then fusion, each with a
-share of the budget; `joint_search` fuses first, as what the kernels are decides what is worth moving; then it places
-and orders the fused kernels; then it moves everything at once. Before that it may place what the default fuses.
+share of the budget; `joint_search` fuses first, as the kernels decide which moves are worth making; then it places and
+orders the fused kernels; then it moves everything at once. Before that it may place the default's kernels.
 
 Ours, of no paper. Shape legend: K keys, B moves, N ops.
 """
@@ -45,8 +45,8 @@ MOVED_BY = {  # role of a head -> the random moves that change it
 
 @dataclass(frozen=True)
 class SearchStage:
-    """roles: what moves. until: share of the budget that is spent at its end. local: whether it searches on when what
-    it begins with is priced."""
+    """roles: the parts that move. until: share of the budget that is spent at its end. local: whether a local search
+    follows the first plans."""
 
     roles: tuple[Role, ...]
     until: float
@@ -67,9 +67,9 @@ class Walking:
 class JointSearch(Optimizer):
     """yaml: conf/algo/joint_search.yaml, task_sequence.yaml.
 
-    together: whether everything moves at once. begin: shares of the budget that may be spent at the end of what
-    placement begins with as the default fuses, of what fusion begins with, and of what placement begins with again.
-    depth: hops over which ops of a class have to look alike.
+    together: whether everything moves at once. begin: shares of the budget that may be spent at the end of the first
+    plans of placement under the default's fusion, of those of fusion, and of those of placement again. depth: hops over
+    which ops of a class have to look alike.
     """
 
     needs_one_of = frozenset({Role.DEVICE, Role.PRIORITY, Role.FUSION})
@@ -114,7 +114,7 @@ class JointSearch(Optimizer):
 
 
 class BestKeys:
-    """The best keys [K] of one problem, and what it takes to change them."""
+    """The best keys [K] of one problem, and the arrays needed to change them."""
 
     def __init__(self, problem: AssignProblem, depth: int) -> None:
         graph, task = problem.graph, problem.task
@@ -134,7 +134,7 @@ class BestKeys:
             found = alike(graph, task.mask(graph)[:, column], depth)
             self.classes = [self.fused[ops] for same in found for ops in same]
 
-    # ---- what is known to be good
+    # ---- known good choices
 
     def begin(self, roles: tuple[Role, ...], limit: float) -> None:
         """Prices it as long as fewer evaluations than `limit` are spent."""
@@ -144,7 +144,7 @@ class BestKeys:
             self.offer(keys())
 
     def offer(self, keys: F32) -> None:
-        """Takes keys that are better than the best; what was offered before is not priced again."""
+        """Takes keys that are better than the best; keys that were offered before are not priced again."""
         digest = int(digests(keys[None])[0])
         if digest in self._offered:
             return

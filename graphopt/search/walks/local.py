@@ -52,7 +52,7 @@ class LocalSearch(Optimizer):
 
 
 def local_search(problem: AssignProblem, slots: Slots, walk: Walk, pick: NodePicker, hops: int) -> None:
-    """Runs until the budget ends; `pick` must return configurable ops. Accepts what is not worse."""
+    """Runs until the budget ends; `pick` must return configurable ops. Accepts changes that are not worse."""
     while problem.open:
         op = pick(walk.decision)
         slot = int(problem.rng.integers(slots.first[op], slots.first[op + 1]))
@@ -183,7 +183,7 @@ class Steps:
 
 
 class MutationPolicy(Protocol):
-    """Where to mutate, and what it learns from that."""
+    """Where to mutate, and how it learns from the results."""
 
     def pick(self, decision: Decision) -> tuple[int, int | None]:
         """A slot (an index into `Slots`) and the choice it should take; None: any other."""
@@ -220,7 +220,7 @@ class ProgressiveSearch(Optimizer):
 
 
 def progressive_search(problem: AssignProblem, slots: Slots, walk: Walk, guide: MutationPolicy, steps: Steps) -> None:
-    """Runs until the budget ends. Accepts what is not worse."""
+    """Runs until the budget ends. Accepts changes that are not worse."""
     while problem.open:
         slot, wanted = guide.pick(walk.decision)
         candidate = mutated(problem, slots, walk.decision, slot, wanted, steps)

@@ -1,4 +1,4 @@
-"""What every search shares: the configurable slots of a graph, scores of decisions, a walk over single changes, and
+"""Parts of every search: the configurable slots of a graph, scores of decisions, a walk over single changes, and
 classes of alike ops (Weisfeiler-Leman). Blocks of a network repeat, so one evaluation that changes an op everywhere
 tells more than one that changes it once.
 
@@ -66,7 +66,7 @@ def penalised(cost: F64, excess: F64) -> F64:
 
 
 def batch_size(problem: AssignProblem) -> int:
-    """Decisions to price in one call: bounded by memory and by what is left of the budget."""
+    """Decisions to price in one call: bounded by memory and by the rest of the budget."""
     return max(1, min(problem.remaining, BATCH_ENTRIES // (problem.graph.num_ops * len(problem.task.heads))))
 
 

@@ -1,9 +1,9 @@
 """`order_walk`: annealing on the order of ops for least peak memory, from the best of the compilers' orders.
 
 A move takes a window of the order and an op in it. `delay` runs the op, and all in the window that waits for it, after
-the rest of the window; `advance` runs it, and all in the window that it waits for, before the rest. Both are legal
-whatever is chosen, and what lives outside the window stays as it is, so a move costs what its window does:
-microseconds. Each counts as one evaluation.
+the rest of the window; `advance` runs it, and all in the window that it waits for, before the rest. Both are legal for
+any choice, and live values outside the window stay, so a move costs the time of its window: microseconds. Each counts
+as one evaluation.
 
 Energy: the sum over steps of (bytes at the step / scale) ^ sharpness. It falls where the peak gets lower or narrower,
 on the plateaus where the peak alone stays the same. The search also proves a lower bound (`memory_bound`), and stops
@@ -31,7 +31,7 @@ MOST_OPS = 8000  # of `memory_bound`: who waits for whom is a matrix of their sq
 
 
 class OrderState(NamedTuple):
-    """Where a search is: an order and what it implies. Changed in place."""
+    """The state of a search: an order and the bytes at each of its steps. Changed in place."""
 
     order: I64  # [K]
     place: I64  # [N] step of each op
@@ -77,7 +77,7 @@ def _settle(ops, walk):  # type: ignore[no-untyped-def]
 
 @njit(cache=True, nogil=True)
 def _delayed(ops, order, low, high, mark, stamp, out):  # type: ignore[no-untyped-def]
-    """Into out: the window low..high with the op at `low`, and what waits for it, at the end."""
+    """Into out: the window low..high with the op at `low`, and ops that wait for it, at the end."""
     mark[order[low]] = stamp
     count = 0
     for t in range(low + 1, high + 1):
@@ -97,7 +97,7 @@ def _delayed(ops, order, low, high, mark, stamp, out):  # type: ignore[no-untype
 
 @njit(cache=True, nogil=True)
 def _advanced(ops, order, low, high, mark, stamp, out):  # type: ignore[no-untyped-def]
-    """Into out: the window low..high with the op at `high`, and what it waits for, at the start."""
+    """Into out: the window low..high with the op at `high`, and ops that it waits for, at the start."""
     mark[order[high]] = stamp
     for t in range(high, low - 1, -1):
         if mark[order[t]] == stamp:
@@ -160,7 +160,7 @@ def _take(ops, walk, low, high, window, live, steps):  # type: ignore[no-untyped
 @njit(cache=True, nogil=True)
 def _window(steps, at, widest, delay, rng):  # type: ignore[no-untyped-def]
     """(low, high) of a window of a random length, every order of magnitude as often as any other. Half of them are
-    around the peak at `at`: what it does not need is delayed beyond it, what frees memory comes before it."""
+    around the peak at `at`: ops that it does not need are delayed beyond it, ops that free memory come before it."""
     length = int(np.exp(rng.random() * np.log(min(widest, steps))))
     low = int(rng.random() * (steps - 1))
     high = low + length
@@ -217,8 +217,8 @@ def descend(ops, walk, moves, scale, sharpness, heat, widest, rng, best):  # typ
 def memory_bound(table: LiveStorage) -> int:
     """Bytes that no order on one device goes below; 0 for graphs of more than `MOST_OPS` ops.
 
-    When an op runs, all that it waits for has run and nothing that waits for it has. So whatever is made before it and
-    read by it or after it lives at that moment, in every order, and so does what is kept and made before it.
+    When an op runs, all that it waits for has run and nothing that waits for it has. So results made before it and read
+    by it or after it live at that moment, in every order, and so do kept results made before it.
     """
     ops, ordered = op_storage(table), table.ordered
     if not 0 < len(ordered) <= MOST_OPS:

@@ -7,8 +7,8 @@ before it to the latest end of its own. Windows that became shorter keep their m
 unless it is worse. If it is, the third of them that gained most is tried, then a third of those.
 
 Moves: `block`, up to `largest_block` connected kernels of one device and window go where a neighbour runs, or, in a
-share of `anywhere`, to any other device; `swap`, two kernels of a window exchange their priorities. What else a task
-decides stays as in the first plan.
+share of `anywhere`, to any other device; `swap`, two kernels of a window exchange their priorities. Other decisions of
+a task stay as in the first plan.
 
 Ours, of no paper. Shape legend: K keys, N ops, W windows.
 """

@@ -2,10 +2,9 @@
 
 Every op is stored or fused. A stored op's result goes to slow memory (or stays for the next step), and the op runs in
 one group. A fused op runs inside every group that reads its result, again in each: so the choice of fused ops is the
-choice of what is recomputed. A stored op may run again in groups that read it, beside the one that stores it: its
-readers there have it `again`. A group is a set of stored ops and all ops that they need computed with them; its tile is
-the best one.
-Groups may be linked: the next one runs right after and finds tensors of this one in fast memory.
+choice of recomputation. A stored op may run again in groups that read it, beside the one that stores it: its readers
+there have it `again`. A group is a set of stored ops and all ops that they need computed with them; its tile is the
+best one. Groups may be linked: the next one runs right after and finds tensors of this one in fast memory.
 
 Sets of ops are bits of integers.
 """
@@ -34,7 +33,7 @@ class TileGroup(NamedTuple):
     retained: Kept = NOTHING
 
 
-Offer = tuple[float, int, int, int, TileGroup, TileGroup]  # gain, op, from and to a group, and what these become
+Offer = tuple[float, int, int, int, TileGroup, TileGroup]  # gain, op, from and to a group, and their new forms
 
 
 class Wiring:
@@ -122,7 +121,7 @@ def apart(wiring: Wiring) -> Grouping:
 def changed(now: Grouping, gone: Iterable[int], new: Sequence[int], fused: int,
             again: Mapping[int, int] | None = None) -> Grouping | None:  # fmt: skip
     """With other groups in the place of some (`new`: their stored ops), and other ops fused, or run again; None where
-    that cannot be. Links of what changed are dropped, and those that pay are made."""
+    that cannot be. Links of changed groups are dropped, and those that pay are made."""
     wiring, gone, new = now.wiring, {*gone}, [*filter(None, new)]
     again = now.again if again is None else again
     touched = [number for number in _touched(now, fused, again) if number not in gone]
@@ -180,7 +179,7 @@ def linked(now: Grouping, near: Iterable[int]) -> Grouping:
 
 
 def _offer(now: Grouping, op: int) -> Offer | None:
-    """What retaining the result of a stored op for its only reading group would gain; None where it does not."""
+    """The gain of retaining the result of a stored op for its only reading group; None where there is none."""
     readers = [number for number, group in now.groups.items() if group.needs >> op & 1]
     if len(readers) != 1:
         return None
@@ -259,7 +258,7 @@ def merge(now: Grouping, op: int, other: int) -> Grouping | None:
 
 
 def absorb(now: Grouping, op: int, reader: int) -> Grouping | None:
-    """The group of a stored op joins one that reads it; what only that one reads is fused."""
+    """The group of a stored op joins one that reads it; ops that only that one reads are fused."""
     home = now.group_of(op)
     stored = now.groups[home].stored
     lone = now.wiring.read_only_in(stored, now.groups[reader].ops)

@@ -21,7 +21,7 @@ class State(NamedTuple):
 
 
 class TileExact(Tiler):
-    """Dijkstra's algorithm over what lies in slow and in fast memory; a step may be any subgraph and may keep any of
+    """Dijkstra's algorithm over the contents of slow and fast memory; a step may be any subgraph and may keep any of
     its results, so that every order, grouping, recomputation and retention is looked at. The optimum is proven over
     tiles of all sides, with the depths of `tile_latency`, walked there and back by rows or by columns.
 

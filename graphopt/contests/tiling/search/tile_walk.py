@@ -47,8 +47,8 @@ class TileWalk(Tiler):
     """Random moves around random ops, from merged groups. Worse ones are accepted with a falling probability
     (Metropolis).
 
-    seconds: of a solve, where the problem has no less; null: what the contest gave for so many ops. share: of these
-    that is used.
+    seconds: of a solve, where the problem has no less; null: the contest's time for so many ops. share: of these that
+    is used.
     """
 
     def __init__(self, *, name: str, seconds: Positive | None, share: Share) -> None:
@@ -111,7 +111,7 @@ def _merges(now: Grouping, op: int) -> Iterator[Grouping | None]:
 
 
 def _linked(problem: TilingProblem, now: Grouping) -> Grouping:
-    """With all links that pay; moves make those around what they change."""
+    """With all links that pay; moves make those around their changes."""
     found = linked(now, now.groups)
     if found is not now:
         problem.propose(found.cost, found.schedule)
