@@ -1,4 +1,5 @@
-"""`graphopt rules check MODEL.onnx`: what rewriting sees of a model, and whether it comes back unharmed.
+"""`graphopt rules check MODEL.onnx`: the ops of a model that rewriting knows, and whether the exported model computes
+the same.
 
 Prints the ops that the vocabulary has and those that stay opaque. Then the model is exported again; both are run by
 ONNX Runtime on random inputs, and the program by torch.

@@ -42,8 +42,8 @@ def check_equivalence(original: Program, rewritten: Program, *, seed: int = 0, t
     Zeros, ones and copies hide mistakes, so random ones take their place (`distinguishing_weights`). Where these give
     no finite numbers, both run with their own.
 
-    An output agrees when no element differs by more than `tolerance` x its largest magnitude; so must what a last
-    opaque operation reads, since a softmax hides differences too. Opaque ONNX operators compute in their own precision.
+    An output agrees when no element differs by more than `tolerance` x its largest magnitude; so must the inputs of a
+    last opaque operation, since a softmax hides differences too. Opaque ONNX operators compute in their own precision.
     Returns the largest difference found. Raises EquivalenceError on a mismatch or a type that differs, and when the
     original does not give finite numbers with its own weights, so that nothing can be compared.
     """
@@ -66,7 +66,7 @@ SMALL = 2**16  # elements of a weight that is drawn in any case
 
 def distinguishing_weights(program: Program, seed: int) -> Mapping[str, Array]:
     """The program's weights, with random ones in place of those that are small, hold one value for more than a tenth,
-    or look as another does. Random weights stay what they are."""
+    or look as another does. Random weights stay as they are."""
     if isinstance(program.weights, RandomWeights):
         return program.weights
     drawn, met = {}, set[bytes]()
@@ -89,7 +89,7 @@ def compared(first: Program, second: Program, inputs: list[Array], tolerance: fl
 
 
 def with_probes(first: Program, second: Program) -> tuple[Program, Program]:
-    """Both programs with further outputs: what opaque operations and softmaxes read that make outputs last, and are
+    """Both programs with further outputs: the inputs of opaque operations and softmaxes that make outputs last, and are
     the same."""
     pairs, names = list(zip(first.outputs, second.outputs, strict=True)), list(first.output_names)
     for a, b in pairs:  # grows
@@ -127,7 +127,7 @@ def _difference(known: Array, found: Array, name: str) -> float:
                          "compared; give the model trained weights")  # fmt: skip
     if not np.isfinite(found[finite]).all() or not np.array_equal(known[~finite], found[~finite]):
         return float("inf")  # infinities of masks must stand in the same places
-    # complex, unsigned and short numbers are compared as what holds them all
+    # complex, unsigned and short numbers are compared in a type that holds them all
     wide = np.complex128 if np.iscomplexobj(known) else np.float64
     known, found = known[finite].astype(wide), found[finite].astype(wide)
     gap, size = float(np.abs(known - found).max()), float(np.abs(known).max())
@@ -167,13 +167,13 @@ def run_onnx(model: Any, inputs: dict[str, Array]) -> list[Array]:
         raise UserError(printable(f"ONNX Runtime cannot run the model: {why}; export it again")) from error
 
 
-INFORMATIVE = 1e4  # times the tolerance: what other inputs have to change at least
+INFORMATIVE = 1e4  # times the tolerance: the least change that other inputs have to make
 RETRIES = 3  # where the original gives no finite numbers; the last one draws weights of usual magnitudes and signs
 INDICES = 2**16  # whole numbers are below; a gather counts modulo the axis
 
 
 def disagreement(original: Program, rewritten: Program, equality: Equality) -> str:
-    """What differs, in one sentence; empty where the programs agree on all draws. Both share their terms."""
+    """The difference, in one sentence; empty where the programs agree on all draws. Both share their terms."""
     first, second = with_probes(original, rewritten)
     try:
         for draw in range(equality.draws):

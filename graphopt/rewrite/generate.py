@@ -1,7 +1,7 @@
 """Generates rules as TASO does: `graphopt rules generate` writes rule_files/generated*.txt anew.
 
 Programs are enumerated (enumeration.py); equal ones are generalised and verified (generalising.py). Smaller ones come
-first, and what saturation proves from the rules kept so far is not kept: renamed, subsumed and composed rules go that
+first, and rules that saturation proves from the kept ones are dropped: renamed, subsumed and composed rules go that
 way. Rules with several outputs are found where the parts of one program are two smaller ones; they cannot be derived,
 as their targets hold more than one of their sources needs. The result does not depend on the machine.
 """
@@ -34,7 +34,7 @@ OUTPUT = Path(__file__).parent / "rule_files" / "generated.txt"
 
 @dataclass
 class Kept:
-    """The rules so far, the case that each comes from, there or back, and what became of the candidates."""
+    """The rules so far, the case that each comes from, there or back, and counts of the candidates' fates."""
 
     rules: dict[Rule, ConcreteRule] = field(default_factory=dict)
     prover: Prover = field(default_factory=lambda: Prover(()))
@@ -92,7 +92,7 @@ def _cases(terms: Terms, equal: list[tuple[int, int]], kept: Kept) -> Iterator[l
 
 
 def _consider(ways: list[ConcreteRule], kept: Kept, rng: np.random.Generator) -> str:
-    """Keeps the rules of an equality unless those kept so far prove it; what became of it."""
+    """Keeps the rules of an equality unless those kept so far prove it; returns its fate."""
     if proved(ways[0], kept.prover) or applied(ways[0], kept.rules):
         return "derived"
     found = False
@@ -138,7 +138,7 @@ def applied(case: ConcreteRule, rules: Iterable[Rule]) -> bool:
 
 
 def _without_derived(kept: Kept) -> None:
-    """Drops what later, more general rules prove; those of the fewest variables first."""
+    """Drops rules that later, more general ones prove; those of the fewest variables first."""
     cases = sorted({id(case): case for case in kept.rules.values()}.values(), key=lambda case: len(case.shapes))
     with Bar("minimise", max(len(cases), 1)) as bar:
         for case in cases:

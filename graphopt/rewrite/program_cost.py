@@ -1,6 +1,6 @@
 """Cost models that price programs: they get the program itself, no plan of its graph.
 
-Additive ones sum what each op costs alone, as TASO's does: blind to how ops act on one another. Ops that read weights
+Additive ones sum the costs of single ops, as TASO's does: blind to how ops act on one another. Ops that read weights
 alone cost nothing, since they run once, before the program; so do views: reshape and, as in TASO, split, whose readers
 see parts of one tensor.
 """
@@ -33,18 +33,18 @@ class ProgramCost(CostModel):
 
     @abstractmethod
     def price_program(self, program: Program) -> float:
-        """What a program costs."""
+        """The cost of a program."""
 
     def price_programs(self, programs: Sequence[Program]) -> list[float]:
-        """What programs cost that were made from one another."""
+        """The costs of programs that were made from one another."""
         return [self.price_program(program) for program in programs]
 
     def term_price(self, terms: Terms) -> TermPrice | None:
-        """What each term of a program costs, where a program costs the sum of its live terms; else None."""
+        """The cost of each term of a program, where a program costs the sum of its live terms; else None."""
         return None
 
     def alone(self, terms: Terms) -> TermPrice | None:
-        """What each term costs by itself, to search by: where whole programs are measured, their sum is no price."""
+        """The cost of each term by itself, to search by: where whole programs are measured, their sum is no price."""
         return self.term_price(terms)
 
     def noise_of(self, program: Program) -> tuple[float, int]:
@@ -104,7 +104,7 @@ def is_free(terms: Terms, term: int) -> bool:
 
 
 def input_types(terms: Terms, term: int) -> list[TensorType]:
-    """What a term reads."""
+    """Types of a term's operands."""
     return [terms.types[i][0] for i in terms.inputs[term]]
 
 

@@ -3,9 +3,9 @@
 The file of an answer holds the names of the rules that were applied (`rules` of the header, in order) and the programs
 `original` and `best` (JSON as bytes, `graphopt.rewrite.ir.program_files`), without the values of weights. Where single
 rewrites led there, `steps` of the header says at which places: `[rule, [places of its roots]]` each. Places count the
-terms of the program that the step changes, in the order in which they are met from its outputs, what a term reads
-before the term. So steps mean the same in every store of terms. `replaced` of the header names the ops of the user's
-model that the best program no longer has.
+terms of the program that the step changes, in the order in which they are met from its outputs, operands before the
+term. So steps mean the same in every store of terms. `replaced` of the header names the ops of the user's model that
+the best program no longer has.
 """
 
 import contextlib
@@ -65,11 +65,11 @@ class Rewritten(Decided):
         best = from_json(answer_format.read_text(arrays, "best"), original.terms)
         if not best.opaque.keys() <= original.opaque.keys():
             raise Unreadable("its program has operations that the original lacks")
-        best = replace(best, given=original.outputs, opaque=original.opaque)  # which say what they cost
+        best = replace(best, given=original.outputs, opaque=original.opaque)  # which have their costs
         return cls(header, answer_format.trace(arrays), original, best, can_run=False)
 
     def departs(self, original: Decided, task: "Rewriting", equality: Equality) -> str:
-        """It starts from the same program, is made of nothing else, and both agree on what nobody could know; where the
+        """It starts from the same program, has no other inputs and weights, and both agree on random inputs; where the
         file brings its steps, they lead there by the task's rules."""
         from graphopt.rewrite.equivalence import disagreement
 
@@ -169,7 +169,7 @@ def check_made_of(original: Program, rewritten: Program, growth: float) -> None:
 
 
 def retraced(original: Program, rules: RuleSet, steps: Any) -> list[Outputs]:
-    """The outputs of the program, and those that each step of a file leads to. Raises UserError for what is no step by
+    """The outputs of the program, and those that each step of a file leads to. Raises UserError where a step is none by
     these rules."""
     if not isinstance(steps, list) or len(steps) > MOST_STEPS:
         raise UserError(f"its steps are no list of at most {MOST_STEPS:,}")
@@ -242,7 +242,7 @@ class Point(NamedTuple):
 class RewriteProblem(Problem):
     """A decision is a program; an evaluation is the price of a whole one.
 
-    Where the cost model sums over ops, what an op costs alone (`term_price`) is a table that all methods share, and
+    Where the cost model sums over ops, the costs of single ops (`term_price`) are a table that all methods share, and
     free; programs are billed. `alone_price` is the same of a cost model that measures whole programs, whose ops it
     measures one by one; sums of it are no prices. `neighbours` says where one rewrite leads.
     """
@@ -265,7 +265,7 @@ class RewriteProblem(Problem):
         return self._cost.alone(self.terms) if prices_programs(self._cost) else None
 
     def cost(self, outputs: Outputs, rules: Rules) -> float:
-        """The price of a program; one evaluation. rules: what led there.
+        """The price of a program; one evaluation. rules: those that led there.
 
         Raises OutOfBudget when there is none left.
         """
@@ -342,7 +342,7 @@ class RewriteProblem(Problem):
         return Point(outputs, rules, step.cost, step.ops)
 
     def _state(self, point: Point, outputs: Outputs, match: Match) -> State:
-        """What a rewrite of a program leads to, which is remembered."""
+        """The state after a rewrite of a program, which is remembered."""
         if outputs != self.initial.outputs:
             self._from.setdefault(outputs, (point.outputs, match))
         return outputs, (*point.rules, match.rule.name)
@@ -395,8 +395,8 @@ class Rewriter(Solver[RewriteProblem]):
 
 def cheapest_by(search: Rewriter, additive: CostModel, problem: RewriteProblem, evals: int, kept: int,
                 ) -> list[Candidate]:  # fmt: skip
-    """What a search by an additive model leaves of a problem: its cheapest programs with the model's prices, the
-    cheapest first; of those of one price, one. evals: of its own, not billed."""
+    """The result of a search by an additive model: its cheapest programs with the model's prices, the cheapest first;
+    of those of one price, one. evals: of its own, not billed."""
     graph = graph_of(problem.initial, name=problem.graph.name, family=problem.graph.family)
     inner = problem.task.open(graph, additive, evals=evals, seconds=problem.seconds_cap - problem.seconds,
                               seed=int(problem.rng.integers(2**31)))  # fmt: skip

@@ -1,7 +1,7 @@
 """`TermClasses`: classes of equal terms over a store of terms, the e-graph of proofs and searches.
 
 A node is a term; its children are classes. A class is named by one of its terms, which stands for it. Types, whether it
-is static, and what a node costs come from the store, where they are known already. Rules see the classes as they see a
+is static, and the cost of a node come from the store, where they are known already. Rules see the classes as they see a
 store (`add`, `types`, `static`), so that compiled conditions and builders serve both.
 
 Union-find with congruence restored after each round (Willsey et al., egg, POPL 2021). Cycles are kept out as Tensat's
@@ -36,7 +36,7 @@ class TermClasses:
         self.maker: dict[int, str] = {}
         self.born: dict[int, int] = {}  # nodes, in the order in which they came
         self.changed: set[int] = set()  # classes with new members, since this was last emptied
-        self.rule = ""  # what makes new nodes now
+        self.rule = ""  # the rule that makes new nodes now
         self._above: dict[int, int] = {}
         self._known: dict[Key, int] = {}
         self._merged: list[int] = []
@@ -45,7 +45,7 @@ class TermClasses:
         return len(self.children)
 
     def find(self, term: int) -> int:
-        """The class of a node, or what became of a class."""
+        """The present class of a node or of a class."""
         above = self._above
         while (up := above[term]) != term:
             above[term] = term = above[up]
@@ -111,7 +111,7 @@ class TermClasses:
                 del self._known[old]
             known = self._known.setdefault(new, user)
             self.children[user] = new[1:]
-            if known not in self.children:  # forbidden: what is left of its class may be this node alone
+            if known not in self.children:  # forbidden: this node may be the only one left of its class
                 self._known[new] = user
                 self.merge(user, known)
             if self._known[new] == user:
@@ -162,7 +162,7 @@ def _copied(values: dict[Any, Any]) -> dict[Any, Any]:
 
 
 class Descendants:
-    """What stood below every class when this was made: sets of classes as bits of long integers."""
+    """The descendants of every class when this was made: sets of classes as bits of long integers."""
 
     def __init__(self, classes: TermClasses) -> None:
         order = _postorder(classes)

@@ -33,7 +33,7 @@ MatchAll = Callable[[Sequence[int], Index, Mapping[int, tuple[int, ...]], Found]
 
 @cache
 def ematcher(rule: Rule, index: int) -> Callable[[Any], MatchAll]:
-    """Makes the function that matches a source of a rule at nodes; given what holds types and operations."""
+    """Makes the function that matches a source of a rule at nodes; given the store of types and operations."""
     writer = _Loops(rule, index)
     text = "\n".join(["def make(terms):", " operation = terms.operation", " def match(roots, index, children, found):",
                       *writer.before, "  for t0 in roots:", *writer.lines, " return match"])  # fmt: skip
@@ -70,11 +70,11 @@ class _Loops(PatternWriter):
 
 
 class LoopFinder:
-    """The own engine. static: whether rules match at what depends on weights alone, too."""
+    """The own engine. static: whether rules match at terms that depend on weights alone, too."""
 
     def __init__(self, rules: Sequence[Rule], classes: TermClasses, *, static: bool) -> None:
         self.classes, self.static = classes, static
-        view: Any = classes  # it has what conditions use of Terms: types, static
+        view: Any = classes  # it has the parts of Terms that conditions use: types, static
         self._singles: dict[int, tuple[str, int, MatchAll]] = {}
         self._joins: dict[int, tuple[Join, list[tuple[str, MatchAll]]]] = {}
         for number, rule in enumerate(rules):

@@ -6,8 +6,8 @@ programs, so only the first `k_multi` rounds have them (one limit for all of the
 Sums of many terms have exponentially many orders. A rule of one output that matches too often therefore rests for some
 rounds, longer each time, as egg's back-off scheduler has it (Willsey et al., POPL 2021, section 5).
 
-A rule of several outputs may put what needs a class into that class: a cycle, which is asked before each of their
-applications.
+A rule of several outputs may put a term that needs a class into that class. That is a cycle, so each of their
+applications is checked before.
 
 A proof applies rules until two terms are in one class.
 """
@@ -45,8 +45,8 @@ class ExplorationLimits:
 
 @dataclass(frozen=True, slots=True)
 class Explored:
-    """How exploration ended: `reached` (what was looked for), `saturated`, `resting` (saturated but for rules that
-    rest), or the limit `nodes`, `iterations` or `seconds`; after how many rounds."""
+    """How exploration ended: `reached` (the goal), `saturated`, `resting` (saturated but for rules that rest), or the
+    limit `nodes`, `iterations` or `seconds`; after how many rounds."""
 
     why: str
     rounds: int
@@ -55,22 +55,22 @@ class Explored:
 class Explorer:
     """Applies rules to classes.
 
-    static: whether rules match at what depends on weights alone, too. acyclic: whether cycles that a round has made are
-    cut at its end.
+    static: whether rules match at terms that depend on weights alone, too. acyclic: whether cycles that a round has
+    made are cut at its end.
     """
 
     def __init__(self, rules: Sequence[Rule], classes: TermClasses, *, static: bool = False,
                  acyclic: bool = True) -> None:  # fmt: skip
         self.rules, self.classes, self.acyclic = rules, classes, acyclic
         self.finder = LoopFinder(rules, classes, static=static)
-        view: Any = classes  # it has what builders use of Terms: types, static, add
+        view: Any = classes  # it has the parts of Terms that builders use: types, static, add
         self._builds = [builder(rule)(view) for rule in rules]
         self._variables = [[i for i, name in enumerate(bound_names(rule)) if name[0] == "?"] for rule in rules]
         self._rests = dict.fromkeys(range(len(rules)), 0)  # how often each rule has rested
         self._back = dict.fromkeys(range(len(rules)), 0)  # the round in which it works again
 
     def run(self, limits: ExplorationLimits, until: Callable[[], bool] = lambda: False) -> Explored:
-        """until: whether what is looked for is there, asked before every round."""
+        """until: whether the goal is reached, asked before every round."""
         end = time.perf_counter() + limits.seconds
         most = max(1, round(limits.matches * len(self.classes)))
         for round_ in range(limits.iterations):

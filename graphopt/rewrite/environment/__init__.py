@@ -1,1 +1,1 @@
-"""Rewriting as a game of steps: what a policy sees, what it may do, what that earns."""
+"""Rewriting as a game of steps: observations, actions and rewards of a policy."""

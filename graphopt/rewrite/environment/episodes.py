@@ -2,14 +2,14 @@
 
 - **State**: a program, and the candidates one rewrite away from it.
 - **Actions**: `STOP`, or the place of a candidate from 1 on: a rewrite, or, ours, a rule at all its places
-  (rules/steps.py), which come last. Duplicates are no candidates, nor what has a cycle or too
-  many ops. More candidates than slots: so many are drawn, in their order, and the others are counted in `left_out`.
+  (rules/steps.py), which come last. Duplicates are no candidates, nor programs with a cycle or too many ops. More
+  candidates than slots: so many are drawn, in their order, and the others are counted in `left_out`.
 - **Reward**: (RT_{t-1} - RT_t) / RT_0 * 100, per cent of the original's price. Prices are asked for every so many steps
   and at the end; RT_{t-1} is the last one that was asked for.
 - **End**: `terminated` by STOP or where no rewrite is left, `truncated` by the horizon.
 
 Between prices the paper's code pays a constant (`between: constant`). `between: proxy`, ours, pays the change of an
-additive price, and takes it back at the next price, so that rewards sum up to what the program really costs.
+additive price, and takes it back at the next price, so that rewards sum up to the fall of the program's true price.
 """
 
 import math
@@ -37,8 +37,8 @@ BROKEN = -100.0  # the reward of a program that cannot be run
 @dataclass(frozen=True, kw_only=True)
 class EpisodeSettings:
     """cap: slots for actions, STOP included. horizon: steps. measure_every: steps from price to price, the end aside.
-    reward: `additive` pays the change of the additive price alone, whatever a program is found to cost. bonus: what
-    `constant` pays between prices. waves: of the sweeps among the candidates; 0: none."""
+    reward: `additive` pays the change of the additive price alone, not of prices. bonus: the payment of `constant`
+    between prices. waves: of the sweeps among the candidates; 0: none."""
 
     cap: Few
     horizon: Count
@@ -75,10 +75,10 @@ class Place:
         return np.stack([1 - proxy, 1 - priced, 1 - ops, stop], 1).astype(np.float32)
 
     def saved(self) -> NDArray[np.float32] | None:
-        """[actions] what each is known to save at best, per cent of the original's price and over the original: STOP
-        the program itself; a candidate by the cheapest program that walks have come to from it (`Game.reached`), or by
-        itself where the cost model adds up ops. NaN where nothing is known, None where that is all candidates.
-        Nothing is billed."""
+        """[actions] the largest known saving of each, per cent of the original's price and over the original: STOP the
+        program itself; a candidate by the cheapest program that walks have come to from it (`Game.reached`), or by
+        itself where the cost model adds up ops. NaN where nothing is known, None where that is all candidates. Nothing
+        is billed."""
         game, problem = self.game, self.game.problem
         cost = np.array([game.known(self.around.digest), *(game.reached(step.digest) for step in self.steps)])
         if problem.term_price is not None:
@@ -89,12 +89,12 @@ class Place:
 
     @cached_property
     def graphs(self) -> MetaGraph:
-        """What a policy sees."""
+        """The observation of a policy."""
         return self.game.drawing.of(self.around, self.steps, self.totals)
 
 
 class Game:
-    """What the episodes of one problem share. proxy: an additive price, for features and for rewards between prices.
+    """The shared state of a problem's episodes. proxy: an additive price, for features and for rewards between prices.
     hops: of `MetaGraphs`.
 
     A program is billed once: its price is remembered.
@@ -199,7 +199,7 @@ class Game:
 
 
 class Outcome(NamedTuple):
-    """What a step has led to. price: what was asked for, NaN where nothing was."""
+    """The result of a step. price: NaN where none was asked for."""
 
     reward: float
     terminated: bool

@@ -1,10 +1,10 @@
-"""`MetaGraph`: a program and its candidates as one graph (X-RLflow, He et al., MLSys 2023, section 3.2), drawn from
-what rewrites change: no candidate is made.
+"""`MetaGraph`: a program and its candidates as one graph (X-RLflow, He et al., MLSys 2023, section 3.2), drawn from the
+changes of rewrites: no candidate is made.
 
 Nodes are ops that run, as in `rewrite.io.as_graph`; edges are tensors that one of them reads from another, so inputs
 and weights are none. The paper draws every candidate whole. But messages go with the edges, so after L layers of them
 only nodes within L hops below a change differ from the current program's; with `hops: L` these alone are drawn, and
-read from the current program's nodes what is as it was there. What such layers say of each node, and so sums over a
+unchanged neighbours are read from the current program's nodes. The states of such layers, and so sums over a
 candidate's nodes, are the same to the last rounding.
 
 Shape legend: M nodes and E edges of all graphs, G graphs, H pairs, S sizes, T totals.
@@ -28,8 +28,8 @@ KINDS = {name: place for place, name in enumerate(VOCABULARY)}
 SIZES = ("elements", "work", *ACTIVATIONS[1:])
 DIMS = 4  # of a tensor, the last ones; fewer are filled with zeros from the left
 TOTALS = ("gain", "better", "ops", "stop")
-"""Of a graph: by what share of the original's its proxy price, the current program's price, and its ops are less than
-the original's; whether it is the current program."""
+"""Of a graph: reductions of its proxy price, the current program's price, and its ops, as shares of the original's;
+whether it is the current program."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -136,7 +136,7 @@ class _Sketch:
         gone = {now.place[term] for term in change.gone if term in now.place}
         added = [term for term in change.added if terms.runs[term]]
         drawn = [node for node in range(len(now.nodes)) if node not in gone]
-        if self.hops is not None:  # readers of what was replaced, and what is below them
+        if self.hops is not None:  # readers of replaced terms, and their own readers
             found = edge = {reader for root in change.image for reader in now.readers.get(root, ())} - gone
             for _ in range(self.hops - 1):
                 edge = {below for node in edge for below in now.below[node]} - found - gone

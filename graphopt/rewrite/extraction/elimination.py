@@ -1,13 +1,14 @@
-"""The cheapest shared program by elimination of variables, where what may be chosen is long and narrow.
+"""The cheapest shared program by elimination of variables, where the e-graph is long and narrow.
 
 Whether a class is needed is a variable of two values. A class costs nothing where it is not needed, else its cheapest
 node whose children are all needed: a table over the class and its children. To eliminate a variable, all tables that
-have it are added up and the better of its two values is kept. That is the cheapest choice for all that was eliminated,
-as a table over what touches it (Bertele and Brioschi, Nonserial Dynamic Programming, 1972; for e-graphs Goharshady, Lam
-and Parreaux, Fast and Optimal Extraction for Sparse Equality Graphs, OOPSLA 2024). Tables double with every variable
-more, so this is for parts in which no more than some 20 meet, as they do in e-graphs of neural networks of many layers.
+have it are added up and the better of its two values is kept. That is the cheapest choice for all eliminated classes,
+as a table over the classes that touch them (Bertele and Brioschi, Nonserial Dynamic Programming, 1972; for e-graphs
+Goharshady, Lam and Parreaux, Fast and Optimal Extraction for Sparse Equality Graphs, OOPSLA 2024). Tables double with
+every variable more, so this is for parts in which no more than some 20 meet, as they do in e-graphs of neural networks
+of many layers.
 
-Cycles are not seen: a choice that has some is no program, and what it costs is a bound.
+Cycles are not seen: a choice that has some is no program, and its cost is a bound.
 """
 
 import math
@@ -35,7 +36,7 @@ class Factor(NamedTuple):
 
 
 class Narrow(NamedTuple):
-    """A cheapest choice for the needed classes of narrow parts, and what it costs; what is left without these parts."""
+    """A cheapest choice for the needed classes of narrow parts, and its cost; the e-graph without these parts."""
 
     choice: dict[int, int]
     cost: float
@@ -58,7 +59,7 @@ def cheapest_narrow(egraph: Egraph, cost: Sequence[float]) -> Narrow:
 
 
 def _parts(egraph: Egraph, cost: Sequence[float]) -> list[list[int]]:
-    """Classes that can be reached from each other, up or down; users before what they need, cycles aside."""
+    """Classes that can be reached from each other, up or down; users before their children, cycles aside."""
     pairs = edges(egraph)
     matrix = csr_array((np.ones(len(pairs)), (pairs[:, 0], pairs[:, 1])), shape=(egraph.classes, egraph.classes))
     label = connected_components(matrix, directed=False)[1].tolist()
@@ -132,7 +133,7 @@ def _values(tables: Sequence[Factor], order: Sequence[int]) -> dict[int, bool]:
     for table in tables:
         if table.over:
             waiting[min(table.over, key=place.__getitem__)].append(table)
-    gone = []  # variables, what they meet, and for which values of that being needed was better
+    gone = []  # variables, their neighbours, and the values of these for which being needed was better
     for variable in order:
         some = waiting.pop(variable)
         over = tuple(sorted({other for table in some for other in table.over}))

@@ -1,7 +1,7 @@
 """Extraction: a program out of an e-graph, by the cost of its tree or of its DAG.
 
 A choice gives every needed class one of its nodes, without cycles. Needed are the roots and the children of chosen
-nodes. What it costs can mean two things:
+nodes. Its cost can mean two things:
 
 - **tree cost**: the program written out as terms, one for each root. A class that is used twice is paid twice.
 - **DAG cost**: the program as a graph, in which each needed class is computed once and paid once, however many use it.
@@ -57,17 +57,17 @@ def greedy_tree(egraph: Egraph, cost: Sequence[float]) -> Choice:
 def greedy_dag(egraph: Egraph, cost: Sequence[float]) -> Choice:
     """A low DAG cost, bottom up: every class takes the node with the cheapest DAG below it.
 
-    A class cannot know what others will need anyway, so the DAG of the roots need not be the cheapest. Raises
-    UserError: a root has no finite term.
+    A class cannot know the needs of others, so the DAG of the roots need not be the cheapest. Raises UserError: a root
+    has no finite term.
     """
     return _needed(egraph, cheapest_shared(egraph, cost))
 
 
 def exact_dag(egraph: Egraph, cost: Sequence[float], seconds: float) -> ExactExtraction:
-    """The least DAG cost if the time allows, else what was found in `seconds` and a bound.
+    """The least DAG cost if the time allows, else the best that was found in `seconds` and a bound.
 
-    Never costs more than greedy_dag. What the time does not limit: the greedy methods and making the search smaller,
-    some seconds for 50,000 nodes. Raises UserError: a root has no finite term.
+    Never costs more than greedy_dag. The time does not limit the greedy methods and the reduction of the search, some
+    seconds for 50,000 nodes. Raises UserError: a root has no finite term.
     """
     deadline = time.monotonic() + seconds
     terms, _ = cheapest_terms(egraph, cost)
@@ -102,7 +102,7 @@ def _needed(egraph: Egraph, chosen: Mapping[int, int]) -> Choice:
     return choice
 
 
-TOP = 1024.0  # about what the best program costs as the solver sees it: its tolerances are absolute
+TOP = 1024.0  # about the best program's cost in the solver's unit: its tolerances are absolute
 
 
 class Landmark(NamedTuple):
@@ -113,14 +113,14 @@ class Landmark(NamedTuple):
 
 
 class Solved(NamedTuple):
-    """Node of each class, and what no choice costs less than."""
+    """Node of each class, and a lower bound on the cost of all choices."""
 
     choice: dict[int, int]
     bound: float
 
 
 def users(egraph: Egraph, reduced: Reduced, left: Egraph) -> list[Landmark]:
-    """All nodes that use a class, of classes whose users are all `left` of what was reduced."""
+    """All nodes that use a class, of classes whose users are all in `left`, a part of the reduced e-graph."""
     assert reduced.egraph is not None
     found: dict[int, list[int]] = {}
     for nodes in reduced.egraph.nodes:
@@ -134,7 +134,7 @@ def users(egraph: Egraph, reduced: Reduced, left: Egraph) -> list[Landmark]:
 
 
 def _through(classes: Sequence[int], egraph: Egraph, reduced: Reduced) -> set[int]:
-    """These classes, and what stands below them if they are settled."""
+    """These classes, and the classes below them if they are settled."""
     found, stack = set(classes), list(classes)
     while stack:
         node = reduced.settled.get(stack.pop())
@@ -170,7 +170,7 @@ def solved(egraph: Egraph, cost: Sequence[float], landmarks: Iterable[Landmark],
 
 
 def _cycles(egraph: Egraph, picked: Egraph) -> list[Landmark]:
-    """What refuses the cycles of an answer."""
+    """Constraints that refuse the cycles of an answer."""
     members: dict[int, list[int]] = {}
     for eclass, number in enumerate(circles(picked)):
         members.setdefault(number, []).append(eclass)
@@ -184,7 +184,7 @@ def _cycles(egraph: Egraph, picked: Egraph) -> list[Landmark]:
 
 
 class IntegerProgram:
-    """The integer program of an e-graph. best: about what the best choice costs."""
+    """The integer program of an e-graph. best: about the cost of the best choice."""
 
     def __init__(self, egraph: Egraph, cost: Sequence[float], best: float) -> None:
         self.egraph = egraph

@@ -43,7 +43,7 @@ def needed(egraph: Egraph, choice: Mapping[int, int]) -> set[int]:
 
 
 def price(egraph: Egraph, choice: Mapping[int, int], cost: Sequence[float]) -> float:
-    """What the chosen nodes that the roots need cost together."""
+    """The total cost of the chosen nodes that the roots need."""
     return math.fsum(cost[choice[eclass]] for eclass in needed(egraph, choice))
 
 
@@ -62,9 +62,9 @@ class TreePrices:
 
 
 class SharedPrices:
-    """The price of a node is the cost of all that stands below it, as it has settled, each class paid once.
+    """The price of a node is the cost of all classes below it, as they have settled, each class paid once.
 
-    What stands below a class is a set of bits in a long integer; bit r is the r-th class that settled.
+    The classes below a class are bits of a long integer; bit r is the r-th class that settled.
     """
 
     def __init__(self, egraph: Egraph, cost: Sequence[float]) -> None:
@@ -88,7 +88,7 @@ class SharedPrices:
         return result
 
     def _sum(self, bits: int) -> float:
-        """What the classes of these bits cost; only bytes that are not zero are looked at, few as a rule."""
+        """The cost of the classes of these bits; only bytes that are not zero are looked at, few as a rule."""
         octets = np.frombuffer(bits.to_bytes((bits.bit_length() + 7) // 8, "little"), np.uint8)
         used = octets.nonzero()[0]
         flags = np.unpackbits(octets[used], bitorder="little")
@@ -135,5 +135,5 @@ def cheapest_terms(egraph: Egraph, cost: Sequence[float]) -> tuple[dict[int, int
 
 
 def cheapest_shared(egraph: Egraph, cost: Sequence[float]) -> dict[int, int]:
-    """Node of each class, by the cost of what stands below it, shared parts paid once."""
+    """Node of each class, by the cost of the classes below it, shared ones paid once."""
     return settle(egraph, SharedPrices(egraph, cost))

@@ -1,9 +1,8 @@
 """Makes the search for a cheapest shared program smaller, without losing every optimum.
 
 Nodes go that no finite term can use, or that others of their class dominate (`Dominance`). Classes go that can be had
-for nothing, or whose only node costs nothing: what needs them needs its children. Classes that every
-program needs become roots. Each removal can make others possible, so all are tried until
-little changes.
+for nothing, or whose only node costs nothing: their users need its children. Classes that every program needs become
+roots. Each removal can make others possible, so all are tried until little changes.
 """
 
 import math
@@ -20,15 +19,15 @@ from graphopt.rewrite.extraction.greedy import Egraph, cheapest_terms
 
 COMPARED = 64  # nodes of a class that others are compared with
 DEEP = 3  # steps down in which shared classes are looked for
-STEPS = 200  # classes looked at in one comparison; what lies further costs its cheapest term
+STEPS = 200  # classes looked at in one comparison; further ones cost their cheapest terms
 EQUAL = 1e-12  # relative: sums of the same costs in another order
-SHRUNK = 0.99  # share of its size with which what is left is reduced again
+SHRUNK = 0.99  # the rest is reduced again while it shrinks to less than this share
 
 
 class Needs:
     """Of each class, the classes that every finite term of it contains, itself among them: the greatest sets such that
 
-        needs(c) = {c} + what all nodes of c have in common, where a node has what any of its children needs.
+        needs(c) = {c} + the common needs of all nodes of c, where a node has the needs of its children.
 
     Sets are bits of long integers, by place in `order`, in which some node of a class comes after its children.
     """
@@ -96,12 +95,12 @@ class Dominance:
 
         the most that m can cost where all is there that n needs <= the least that taking n costs.
 
-    What n needs in any case (`Needs`) is there already. Taking n also costs what is used by n alone. Where m needs
-    more, the cheapest terms are added, shared with what is there as far as a few steps down show. Classes in a circle
-    ask for more care: what is added might need the class itself. There m counts as dearer unless it needs only what n
-    needs, too.
+    The needs of n (`Needs`) are there already. Taking n also costs the classes that n alone uses. Where m needs more,
+    the cheapest terms are added, shared with classes that are there as far as a few steps down show. Classes in a
+    circle ask for more care: added classes might need the class itself. There m counts as dearer unless n needs all
+    that it needs.
 
-    totals: what the cheapest term of each class costs.
+    totals: the cost of the cheapest term of each class.
     """
 
     def __init__(self, egraph: Egraph, needs: Needs, cost: Sequence[float], totals: Sequence[float]) -> None:
@@ -133,7 +132,7 @@ class Dominance:
         return self.cost[node] + sum([self.totals[child] for child in self.egraph.children[node]])
 
     def _most(self, node: int, has: int, worth: float, alone: bool) -> float:
-        """What a node costs at most where `has` is there; no matter how much if it is more than `worth`."""
+        """An upper bound on the cost of a node where `has` is there; any number above `worth` if it is more."""
         cost, place, self.steps = self.cost[node], self.needs.place, STEPS
         for child in self.egraph.children[node]:
             if cost > worth:
@@ -143,7 +142,7 @@ class Dominance:
         return cost
 
     def _added(self, eclass: int, has: int, worth: float, deep: int) -> float:
-        """What a class costs at most where `has` is there; infinite if it is more than `worth`."""
+        """An upper bound on the cost of a class where `has` is there; infinite if it is more than `worth`."""
         place, children = self.needs.place, self.egraph.children
         if self.totals[eclass] <= worth or not deep or not self.steps:
             return self.totals[eclass]
@@ -163,7 +162,7 @@ class Dominance:
         return best
 
     def _least(self, node: int) -> float:
-        """What a node and the classes that it alone uses cost at least."""
+        """A lower bound on the cost of a node and the classes that it alone uses."""
         stack = [node]
         while stack:
             node = stack[-1]
@@ -194,14 +193,14 @@ def _own(egraph: Egraph) -> dict[int, list[int]]:
 
 @dataclass(frozen=True, eq=False)
 class Reduced:
-    """What is left to choose, and what was settled on the way. With no program left, `egraph` is None."""
+    """The remaining choices, and those settled on the way. With no program left, `egraph` is None."""
 
     egraph: Egraph | None
     settled: dict[int, int] = field(default_factory=dict)  # class -> node, for classes that went
 
 
 def reduce(egraph: Egraph, cost: Sequence[float]) -> Reduced:
-    """The smaller search. Its roots include those of `egraph`, except what costs nothing."""
+    """The smaller search. Its roots include those of `egraph`, except free ones."""
     settled: dict[int, int] = {}
     before = math.inf
     while (size := _size(egraph)) < SHRUNK * before:

@@ -2,9 +2,9 @@
 
 A world is a handful of inputs of fixed small shapes and the operations that may be applied. Programs are enumerated by
 size (operations, shared ones counted again). Each is computed on one draw of random integers; the exact result is its
-fingerprint. Of programs with one fingerprint the first, a smallest one, goes on as the representative; what is built
-later from any other would be equal to what is built from it, by that equality. So equalities are listed once, not in
-every context: TASO's pruning of common subgraphs.
+fingerprint. Of programs with one fingerprint the first, a smallest one, goes on as the representative; a program built
+later from any other would equal one built from it, by that equality. So equalities are listed once, not in every
+context: TASO's pruning of common subgraphs.
 """
 
 from collections.abc import Iterator
@@ -29,8 +29,8 @@ class Move:
 
 @dataclass(frozen=True)
 class World:
-    """Inputs by name and shape, moves, the size of the largest programs, and which inputs are kernels of convs: what is
-    made of kernels alone is one, and nothing else."""
+    """Inputs by name and shape, moves, the size of the largest programs, and which inputs are kernels of convs: a
+    result of kernels alone is a kernel, and nothing else."""
 
     name: str
     leaves: dict[str, Shape]

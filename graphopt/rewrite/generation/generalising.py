@@ -58,7 +58,8 @@ def pattern_of(terms: Terms, term: int) -> Pattern:
 
 
 def case_of(terms: Terms, sources: Sequence[int], targets: Sequence[int]) -> ConcreteRule | None:
-    """The rule from some terms to others; None where a source is a mere input or a target needs what no source has."""
+    """The rule from some terms to others; None where a source is a mere input or a target needs an input that no source
+    has."""
     left = tuple(pattern_of(terms, source) for source in sources)
     right = tuple(pattern_of(terms, target) for target in targets)
     roots = tuple(source for source in left if isinstance(source, Node))
@@ -78,7 +79,7 @@ def generalised(case: ConcreteRule, name: str, rng: np.random.Generator) -> Rule
     for bare, params in _bare(case, name):
         if str(bare) not in seen:
             seen.add(str(bare))
-            for _ in range(ATTEMPTS):  # cases are drawn at random: what fails may hold at second sight
+            for _ in range(ATTEMPTS):  # cases are drawn at random: a failing condition may hold in another draw
                 rule = with_conditions(bare, case.shapes, params, rng)
                 if rule is not None:
                     return rule
@@ -236,7 +237,7 @@ def _meets(rule: Rule, condition: Condition, case: Instance) -> bool:
 
 
 def _candidates(rule: Rule) -> Iterator[Condition]:
-    """What rules may require, simple things first."""
+    """Candidate conditions of rules, simple ones first."""
     names = sorted(names_in(rule.sources))
     variables = [Variable(name[1:]) for name in names if name[0] == "?"]
     axes: list[Expression] = [Parameter(name[1:]) for name in names if name.startswith("$a")]

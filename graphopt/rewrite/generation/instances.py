@@ -1,9 +1,9 @@
 """Concrete cases of a rule: shapes and parameters for which its sources exist and its conditions hold.
 
-A draw chooses freely what may be: ranks, parameters, groups and what broadcasts. Sizes stay unknown, and every operator
-adds equations between them: a concat adds up, a matmul's inner sizes agree, a window's positions follow from its
-stride. The equations are linear forms over unknown positive integers (`LinearForm`), which `solve` gives small random
-values. What they cannot say is checked in the end by the compiled rule itself, so whatever comes out is a true match.
+A draw chooses freely: ranks, parameters, groups and broadcasts. Sizes stay unknown, and every operator adds equations
+between them: a concat adds up, a matmul's inner sizes agree, a window's positions follow from its stride. The equations
+are linear forms over unknown positive integers (`LinearForm`), which `solve` gives small random values. Other
+conditions are checked in the end by the compiled rule itself, so every result is a true match.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -18,7 +18,7 @@ from graphopt.rewrite.ir.vocabulary import ACTIVATIONS, Operation, Shape, ShapeE
 from graphopt.rewrite.rules.compiling import bound_names, builder, matcher, names_of, test_of
 from graphopt.rewrite.rules.rule import Call, Comparison, Expression, Literal, Node, Parameter, Pattern, Rule, Variable
 
-SIZES = (1, 2, 2, 3, 3, 4, 5)  # what free sizes are drawn from
+SIZES = (1, 2, 2, 3, 3, 4, 5)  # values of free sizes
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +53,7 @@ class LinearForm:
         return rest + instead * factor
 
     def reduced(self) -> "LinearForm":
-        """A form that is zero for the same values: divided by what divides it."""
+        """A form that is zero for the same values: divided by the common divisor."""
         divisor = gcd(self.constant, *self.coefficients.values())
         return LinearForm(self.constant // divisor, {u: c // divisor for u, c in self.coefficients.items()})
 
@@ -150,7 +150,8 @@ class Sampler:
             raise Misfit
 
     def param(self, expression: Expression, *options: Any) -> Any:
-        """The value of a parameter: fixed, drawn before, or drawn now. What is computed is drawn, and checked later."""
+        """The value of a parameter: fixed, drawn before, or drawn now. Computed ones are drawn too, and checked
+        later."""
         if isinstance(expression, Literal):
             return expression.value
         if isinstance(expression, Parameter):
@@ -194,7 +195,7 @@ class Sampler:
                 self.equal(factors, [*[LinearForm(1)] * (len(factors) - 3), *channels, LinearForm(1), LinearForm(1)])
 
     def vector(self, expression: Expression) -> Forms | None:
-        """What an expression says of sizes, as forms; None for what is no list of sizes."""
+        """An expression of sizes, as forms; None for others."""
         if isinstance(expression, Literal):
             value = expression.value if isinstance(expression.value, tuple) else (expression.value,)
             return [LinearForm(v) for v in value] if all(isinstance(v, int) for v in value) else None
@@ -226,7 +227,7 @@ class Sampler:
                 return [x[axis] for x in xs if x]
         return None
 
-    # Operators: what their inputs must be, and what they make.
+    # Operators: conditions on their inputs, and their results.
 
     def _same(self, node: Node, rank: int | None) -> Forms:
         shape: Forms = self.visit(node.inputs[0], rank)
@@ -429,7 +430,7 @@ FRUITLESS = 500  # tries
 
 @dataclass(frozen=True)
 class Instance:
-    """Sources and targets of a rule over leaves of known shapes, and what the names stand for.
+    """Sources and targets of a rule over leaves of known shapes, and the values of names.
 
     misfit: why the targets cannot stand for the sources, of which the rule's conditions should have warned; or empty.
     """

@@ -2,8 +2,8 @@
 
 A mutant computes the same function as a convolution or matrix product in a part of its result only. Images of a batch
 put side by side make one larger image, but rows next to a seam see the neighbour where they should see padding. Where a
-mutant is wrong is found by computing both with exact integers; there the original, cut down to what those rows need,
-computes the result again, and both are put together. The corrected mutant is compared once more, everywhere.
+mutant is wrong is found by computing both with exact integers; there the original, cut down to those rows, computes the
+result again, and both are put together. The corrected mutant is compared once more, everywhere.
 
 A convolution does the same in every channel, so one channel a group shows where a mutant is wrong.
 """

@@ -1,6 +1,6 @@
 """Programs as graphs, so that everything that knows graphs works on rewritten programs; and back.
 
-One op per term that runs. What depends on weights alone is a weight, as the program computes it before it runs.
+One op per term that runs. A term that depends on weights alone is a weight, as the program computes it before it runs.
 """
 
 from collections.abc import Sequence
@@ -17,7 +17,7 @@ KINDS = {"batch_norm": "affine", "enlarge": "pad", "merge_groups": "pad"}  # oth
 def program_of(graph: Graph) -> Program:
     """The program that a graph carries: its own, or that of its ONNX file or torch module.
 
-    Raises GraphError when there is none. What a file or a module becomes is read anew at each call.
+    Raises GraphError when there is none. The program of a file or a module is read anew at each call.
     """
     from graphopt.graphs.readers.onnx.reader import OnnxProgram
 

@@ -27,7 +27,7 @@ _INPUT, _CONSTANT, _OUTPUT = "graphopt.x", "graphopt.c", "graphopt.y"  # names i
 
 @dataclass(frozen=True)
 class OnnxOrigin:
-    """What export needs to know of the model that a program was read from."""
+    """Facts for export about the model that a program was read from."""
 
     opsets: tuple[tuple[str, int], ...]
     ir_version: int
@@ -193,8 +193,8 @@ def _runner(call: OnnxCall) -> Run:
 
 
 def onnxruntime_runner(model: ModelProto | str) -> Run:
-    """Runs a model, or a file, with ONNX Runtime on one thread. Raises what the runtime does when it refuses it; a run
-    that takes longer than `RUN_SECONDS` (a loop may have 10^12 trips) is stopped and is such an error too."""
+    """Runs a model, or a file, with ONNX Runtime on one thread. Raises the runtime's exception when it refuses it; a
+    run that takes longer than `RUN_SECONDS` (a loop may have 10^12 trips) is stopped and is such an error too."""
     import onnxruntime
 
     session = onnxruntime_session(model)

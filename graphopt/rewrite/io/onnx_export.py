@@ -1,4 +1,4 @@
-"""Programs as ONNX models: weights kept, what weights alone decide computed, opaque nodes copied back.
+"""Programs as ONNX models: weights kept, terms of weights alone computed, opaque nodes copied back.
 
 Names and types of inputs and outputs, operator sets and metadata are those of the model that the program was read
 from. The metadata entry `graphopt.rules` lists the rules that were applied.
@@ -46,7 +46,7 @@ def save_onnx(program: Program, path: Path, *, rules: Sequence[str] = ()) -> Non
 
 
 def deliver(original: Program, best: Program, rules: Sequence[str], path: Path, *, seed: int = 0) -> list[str]:
-    """Writes `best` with the rules that led there; what is wrong with it, in sentences.
+    """Writes `best` with the rules that led there; returns its errors, in sentences.
 
     Where ONNX Runtime is installed (extra `onnx`), both models run in it on random inputs and must agree within
     `SINGLE` of the largest value of each output.
@@ -130,7 +130,7 @@ class _Export:
         return name
 
     def _statics(self) -> None:
-        """Weights that are read, and what weights alone decide; sums and products in double precision."""
+        """Weights that are read, and terms of weights alone; sums and products in double precision."""
         from graphopt.rewrite.ir.execution import frontier, static_values, to_array  # torch
 
         wanted = frontier(self.program)
@@ -205,7 +205,7 @@ class _Export:
         )
         graph = onnx.helper.make_graph(self.nodes, self.origin.name or "graphopt", inputs, outputs, self.weights)
         opsets = [onnx.helper.make_opsetid(domain, version) for domain, version in self.origin.opsets]
-        # the original's, but not newer than what its operators need, or than 10: runtimes lag behind
+        # the original's, but not newer than its operators need, or than 10: runtimes lag behind
         needed = max(onnx.helper.find_min_ir_version_for(opsets, ignore_unknown=True), 10)
         version = max(min(self.origin.ir_version, needed), 4)
         model = onnx.helper.make_model(graph, opset_imports=opsets, ir_version=version, producer_name="graphopt")
@@ -217,7 +217,7 @@ class _Export:
 
 @lru_cache(maxsize=256)
 def _attributes(operator: str, opset: int) -> frozenset[str] | None:
-    """What a node of that operator may state; None of an operator that the set does not have."""
+    """Attributes that a node of that operator may state; None of an operator that the set does not have."""
     try:
         return frozenset(onnx.defs.get_schema(operator, opset).attributes)
     except onnx.defs.SchemaError:

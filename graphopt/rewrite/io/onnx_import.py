@@ -1,8 +1,8 @@
 """ONNX models, with their weights, as programs.
 
-What the vocabulary has becomes terms; what follows from constants alone is computed here; every other node stays
-opaque, as it is. Small constants that are no weights (shapes, axes, scales) belong to the opaque nodes that
-read them. Tensors whose shape is not known before the run have the shape (0,); only opaque nodes touch them.
+Operators of the vocabulary become terms; results of constants alone are computed here; every other node stays opaque,
+as it is. Small constants that are no weights (shapes, axes, scales) belong to the opaque nodes that read them. Tensors
+whose shape is not known before the run have the shape (0,); only opaque nodes touch them.
 
 `RULES` has the operators of the vocabulary, a function each: from a node to terms, or None where it means more. Such
 are dilated windows, padding that means count, products with factors, further outputs in use.
@@ -45,7 +45,7 @@ Results = Sequence[int] | None
 
 @dataclass(frozen=True)
 class OnnxNode:
-    """One node: its attributes, types of what it reads and makes, and where its operands come from.
+    """One node: its attributes, types of its inputs and results, and where its operands come from.
 
     inputs: one type per input, None where it is left out. term: the term of an input. constant: its value, if known.
     used: whether something reads each output.
@@ -225,7 +225,7 @@ def _pads(r: OnnxNode, kernel: Sequence[int], strides: Sequence[int]) -> Pads:
 _POOLS = {"MaxPool": "pool_max", "GlobalMaxPool": "pool_max", "AveragePool": "pool_avg",
           "GlobalAveragePool": "pool_avg"}  # fmt: skip
 OLDEST = 7  # older operator sets broadcast by attributes; their nodes stay opaque
-# What works on any element type.
+# For any element type.
 MOVES = frozenset(("Dropout", "Flatten", "Squeeze", "Unsqueeze", "Reshape", "Transpose", "Concat", "Split"))
 RULES: dict[str, Callable[[OnnxNode], Results]] = {
     **dict.fromkeys(("Relu", "Tanh", "Sigmoid"), lambda r: [r.add(r.op_type.lower(), of=[r.term(0)])]),
@@ -258,7 +258,7 @@ SETTINGS = frozenset({"Dropout", "NonMaxSuppression", "Range", "Resize", "Upsamp
 def import_onnx(source: str | Path | ModelProto, dims: Mapping[str, int] | None = None) -> Program:
     """The program of a file or a model in memory; `dims` fixes open dimensions by name.
 
-    Raises GraphError, in one sentence, for what is not a model, lacks weights, has open dimensions or a cycle.
+    Raises GraphError, in one sentence, for a file that is no model, lacks weights, has open dimensions or a cycle.
     """
     if isinstance(source, ModelProto):
         path, copy = Path(source.graph.name or "model"), ModelProto()
@@ -293,7 +293,7 @@ def size_of(kind: TensorType) -> int:
 
 
 def _with_dims(value: onnx.ValueInfoProto, dims: Mapping[str, int]) -> onnx.ValueInfoProto:
-    """What the model states of an output, with the open dimensions that are given a size."""
+    """The model's declaration of an output, with the open dimensions that are given a size."""
     copy = onnx.ValueInfoProto()
     copy.CopyFrom(value)
     for dim in copy.type.tensor_type.shape.dim if copy.type.HasField("tensor_type") else ():
@@ -303,7 +303,7 @@ def _with_dims(value: onnx.ValueInfoProto, dims: Mapping[str, int]) -> onnx.Valu
 
 
 class _OnnxImport:
-    """One model on its way. values: what every tensor is so far, a term or a constant that no term stands for yet."""
+    """One model on its way. values: of every tensor so far, a term or a constant that no term stands for yet."""
 
     def __init__(self, model: ModelProto, path: Path, weights: Mapping[str, Array], origin: OnnxOrigin) -> None:
         self.graph, self.path, self.origin = model.graph, path, origin
@@ -364,7 +364,7 @@ class _OnnxImport:
         return self.weights[operation.params[0]] if operation.name == "weight" else None
 
     def _type(self, name: str) -> TensorType | None:
-        """What is known of a tensor; None where its shape is not."""
+        """The type of a tensor; None where its shape is not known."""
         value = self.values.get(name)
         if isinstance(value, np.ndarray):
             return TensorType(value.shape, value.dtype.name)

@@ -1,7 +1,7 @@
 """Torch modules, with their weights, as programs: traced as primitive operators, as dataset=torch does it.
 
-What follows from weights alone is computed here where the vocabulary lacks it (the factors of a batch norm); operators
-outside the vocabulary stay opaque.
+Results of weights alone are computed here where the vocabulary lacks the operator (the factors of a batch norm);
+operators outside the vocabulary stay opaque.
 
 `RULES` has the operators of the vocabulary, a function each: from a call to a term, or None where it means more.
 """
@@ -221,7 +221,7 @@ def _pad(c: AtenCall) -> int | None:
 
 
 CHANGES_NOTHING = frozenset({"alias", "detach", "clone", "contiguous", "lift_fresh", "lift_fresh_copy", "_to_copy"})
-# What works on any element type.
+# For any element type.
 MOVES = frozenset(("view", "_unsafe_view", "reshape", "squeeze", "unsqueeze", "expand", "permute", "transpose", "t",
                    "cat", "split", "split_with_sizes"))  # fmt: skip
 RULES: dict[str, Callable[[AtenCall], int | None]] = {

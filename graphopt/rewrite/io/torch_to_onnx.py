@@ -144,7 +144,7 @@ def _exported(calls: Sequence[TypedCall]) -> dict[tuple[Any, ...], Subgraph]:
 
 
 def _between(model: ModelProto, inputs: Sequence[str], outputs: Sequence[str], read: Sequence[int]) -> Subgraph:
-    """What makes the outputs from the inputs."""
+    """The nodes that make the outputs from the inputs."""
     wanted, nodes = {*outputs}, list[NodeProto]()
     for node in reversed(model.graph.node):
         if wanted & {*node.output}:

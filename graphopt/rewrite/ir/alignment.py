@@ -1,8 +1,8 @@
 """Which ops of two programs are the same. Rewriting changes the terms of all that lies below a change, not these ops.
 
 Ops are alike where operation, types and weights are equal. Those that read the same weights, which no other op of
-either program reads, are the same. So are alike ops that make what the same op reads, or that read what the same op
-makes; in the end, of alike ops that are left, as many as both have, in order.
+either program reads, are the same. So are alike ops whose results the same op reads, or that read results of the same
+op; in the end, of alike ops that are left, as many as both have, in order.
 """
 
 from collections import defaultdict
@@ -64,7 +64,7 @@ class _Alignment:
                 self._match(one, two)
 
     def _spread(self, one: int, two: int) -> None:
-        """From a pair to what it reads, and to what reads it."""
+        """From a pair to its operands, and to its readers."""
         terms = self._terms
         if terms.kind[one] == terms.kind[two]:
             for a, b in zip(terms.inputs[one], terms.inputs[two]):
@@ -72,7 +72,7 @@ class _Alignment:
         self._match_alike(self._users[0].get(one, ()), self._users[1].get(two, ()))
 
     def _users_of(self, live: Sequence[int]) -> dict[int, list[int]]:
-        """Ops that read what a term makes, ascending; each once."""
+        """Ops that read a term's results, ascending; each once."""
         users = defaultdict[int, list[int]](list)
         for term in live:
             if self._terms.runs[term]:

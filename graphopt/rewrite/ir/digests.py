@@ -1,11 +1,11 @@
-"""Digests of terms that are linear in the digests of what a term is made of.
+"""Digests of terms that are linear in the digests of their operands.
 
 The digest of a term is a vector (u, v) modulo a prime: D(op(a, b)) = k + A D(a) + B D(b), with a random vector k per
 operation and a random matrix per operation and place. Matrices do not commute, so the way to a subterm counts, not only
-what stands on it. Equal terms have equal digests; different ones coincide with a probability of about size / 2^61.
+the operations on it. Equal terms have equal digests; different ones coincide with a probability of about size / 2^61.
 
-Since it is linear, what putting M for a subterm r does to the digest of a whole program is C(r) (D(M) - D(r)). C(r),
-the sum over all ways from the outputs to r of the products on the way, is found in one pass for all r.
+Since it is linear, putting M for a subterm r changes the digest of a whole program by C(r) (D(M) - D(r)). C(r), the sum
+over all ways from the outputs to r of the products on the way, is found in one pass for all r.
 """
 
 from collections.abc import Sequence
@@ -71,7 +71,7 @@ class Digests:
         return sum(a * x + b * y for (a, b), (x, y) in pairs) % PRIME
 
     def weights(self, outputs: Sequence[int], live: Sequence[int]) -> dict[int, Vector]:
-        """C(r) of every live term: what a change of its digest is multiplied by in the digest of the program."""
+        """C(r) of every live term: the factor of a change of its digest in the digest of the program."""
         weights: dict[int, Vector] = dict.fromkeys(live, (0, 0))
         for output, (a, b) in zip(outputs, self.rows(len(outputs))):
             u, v = weights[output]
@@ -91,7 +91,7 @@ class Digests:
 
 
 def portable(program: Program) -> str:
-    """Equal for equal programs, whatever store they are in, here and elsewhere."""
+    """Equal for equal programs, in any store, here and elsewhere."""
     terms, of = program.terms, dict[int, str]()
     for term in program.live():
         operation = terms.operation[term]

@@ -1,7 +1,7 @@
 """Programs run by torch: in the element types they state, or with all floating-point tensors in float64.
 
-What depends on weights alone is computed once, when the program is made ready. Operations outside the vocabulary run
-themselves: what `Program.opaque` holds for a key is an `OpaqueCall`.
+Terms that depend on weights alone are computed once, when the program is made ready. Operations outside the vocabulary
+run themselves: `Program.opaque` holds an `OpaqueCall` for each key.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -18,17 +18,16 @@ from graphopt.rewrite.ir.terms import Program, depth_first, reachable
 from graphopt.rewrite.ir.vocabulary import Operation
 
 Array = NDArray[Any]
-Value = Any  # Tensor, a tuple of them for what makes several, an Array for element types that torch does not have
+Value = Any  # Tensor, a tuple of them for several results, an Array for element types that torch does not have
 
 
 class Executor:
     """A program made ready: call it with one array per input, in order, to get one array per output.
 
-    double: floating-point tensors are float64 throughout. Opaque operations may round to their own type inside.
-    device: of torch, on which it runs; what depends on weights alone is computed before, on the CPU.
-    once: it is called once. Weights are read where they are used and go after their last use, so that a large model
-    needs no memory for all of them in float64.
-    Raises ValueError for inputs of the wrong number or shape.
+    double: floating-point tensors are float64 throughout. Opaque operations may round to their own type inside. device:
+    of torch, on which it runs; terms that depend on weights alone are computed before, on the CPU. once: it is called
+    once. Weights are read where they are used and go after their last use, so that a large model needs no memory for
+    all of them in float64. Raises ValueError for inputs of the wrong number or shape.
     """
 
     def __init__(self, program: Program, *, double: bool = False, device: str = "cpu", once: bool = False) -> None:
@@ -44,7 +43,7 @@ class Executor:
         return [to_array(value) for value in self.results(self.given(inputs))]
 
     def results(self, given: Mapping[int, Value]) -> list[Value]:
-        """The outputs, on the device, of what `given` makes of the inputs."""
+        """The outputs, on the device, for the inputs `given`."""
         values: dict[int, Value] = {**self._statics, **given}
         order = [term for term in self._order if term not in values]
         _compute(self.program, order, values, {*self.program.outputs, *self._statics}, self.double)
@@ -69,7 +68,7 @@ class Executor:
 
 
 def frontier(program: Program) -> list[int]:
-    """Static terms that outputs are, or that terms which are not static read: what must be known at run time."""
+    """Static terms that must be known at run time: outputs, and operands of terms that are not static."""
     terms, live = program.terms, program.live()
     read = {i for term in live if not terms.static[term] for i in terms.inputs[term]}
     return sorted(term for term in {*read, *program.outputs} if terms.static[term])
@@ -94,7 +93,7 @@ def _compute(program: Program, order: Sequence[int], values: dict[int, Value], k
                     values.pop(used, None)
 
 
-_MOVES = frozenset({"concat", "split", "transpose", "reshape"})  # what they give is what they read
+_MOVES = frozenset({"concat", "split", "transpose", "reshape"})  # they move elements alone
 
 
 def _computed(program: Program, term: int, values: Mapping[int, Value], double: bool) -> Value:
@@ -113,7 +112,7 @@ def _computed(program: Program, term: int, values: Mapping[int, Value], double: 
 
 
 def apply(operation: Operation, inputs: Sequence[Tensor], dtype: torch.dtype = torch.float32) -> Value:
-    """The result of one operation of the vocabulary (a tuple for split). dtype: of what reads nothing."""
+    """The result of one operation of the vocabulary (a tuple for split). dtype: of operations without operands."""
     name, params = operation.name, operation.params
     match name:
         case "fill":
@@ -197,8 +196,8 @@ def _padded(x: Tensor, pads: Pads, filling: float) -> Tensor:
 
 
 def _windows(x: Tensor, kernel: Pair, strides: Pair, pads: Pads) -> tuple[Tensor, Pair, Pads]:
-    """Operand, kernel and pads of a pooling, where an axis with a single window is cut to what that covers: with
-    `ceil_mode` there are windows of thousands over seven elements."""
+    """Operand, kernel and pads of a pooling, where an axis with a single window is cut to its extent: with `ceil_mode`
+    there are windows of thousands over seven elements."""
     sizes, edges = list(kernel), [list(pads[:2]), list(pads[2:])]
     for axis in (0, 1):
         before, after, size = edges[0][axis], edges[1][axis], x.shape[2 + axis]

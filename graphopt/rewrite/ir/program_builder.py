@@ -22,7 +22,7 @@ Role = Literal["matrix", "kernel", "shift", "scale", "variance"]
 class RandomWeights(Mapping[str, NDArray[Any]]):
     """Weights by name. The same seed and name give the same array each time; nothing is kept.
 
-    made: (shape, element type, role, gain) per name. kept: arrays that stay what they are.
+    made: (shape, element type, role, gain) per name. kept: arrays that stay as they are.
     """
 
     seed: int
@@ -60,7 +60,7 @@ def drawable_weights(program: Program) -> dict[str, tuple[tuple[int, ...], str, 
 
 
 def default_role(shape: tuple[int, ...]) -> Role:
-    """What a weight of this shape mostly is."""
+    """The usual role of a weight of this shape."""
     if len(shape) >= 2 and prod(shape) > max(shape):
         return "kernel" if len(shape) == 4 else "matrix"
     return "shift"
@@ -122,7 +122,7 @@ class ProgramBuilder:
         return term
 
     def weight(self, *shape: int, gain: float = 1.0, role: Role | None = None) -> int:
-        """A new weight; role: what it is for, by default what its shape suggests."""
+        """A new weight; role: its purpose, by default as its shape suggests."""
         name = f"weight{len(self._weights)}"
         self._weights[name] = (shape, "float32", role or default_role(shape), gain)
         return self.op("weight", name, shape, "float32")

@@ -1,5 +1,5 @@
 """Programs as plain JSON values: terms in topological order. Weights by name and shape, without their values; of opaque
-operations what they are called and cost, so a stored program can be priced and drawn, but not run.
+operations their names and costs, so a stored program can be priced and drawn, but not run.
 """
 
 from collections.abc import Sequence
@@ -17,7 +17,7 @@ MOST_ELEMENTS = 2**53  # of all tensors: sums are exact. Nothing here makes arra
 
 @dataclass(frozen=True)
 class Stored:
-    """What is stored of an opaque operation (an `OpaqueCall`)."""
+    """The stored facts of an opaque operation (an `OpaqueCall`)."""
 
     label: str
     kind: str

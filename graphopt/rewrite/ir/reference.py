@@ -1,7 +1,7 @@
-"""What every operation means, on exact integers: the oracle of rule verification and of tests.
+"""The meaning of every operation, on exact integers: the oracle of rule verification and of tests.
 
-Tensors are int64 arrays of small values, so that sums and products are exact. What has no integer meaning is replaced
-by something that keeps every identity rules may use, and no other:
+Tensors are int64 arrays of small values, so that sums and products are exact. Operations without an integer meaning are
+replaced by others that keep every identity rules may use, and no other:
 - tanh and sigmoid, and 1 / sqrt(x + epsilon) in rsqrt and batch_norm, are uninterpreted functions: fixed hashes of
   their argument.
 - softmax and layer_norm are uninterpreted functions of an element, less what shifts do not change, and of the sum of
@@ -126,7 +126,7 @@ def conv(inputs: Sequence[Array], strides: tuple[int, int], pads: tuple[int, int
 
 def windows_of(x: Array, kernel: Sequence[int], strides: tuple[int, int], pads: tuple[int, int, int, int],
                filled: int) -> Array:  # fmt: skip
-    """[B, C, H', W', h, w] what each position of the window sees."""
+    """[B, C, H', W', h, w] the elements under each position of the window."""
     top, left, bottom, right = pads
     padded = np.pad(x, ((0, 0), (0, 0), (top, bottom), (left, right)), constant_values=filled)
     return sliding_window_view(padded, tuple(kernel), (2, 3))[:, :, :: strides[0], :: strides[1]]  # type: ignore[call-overload,no-any-return]

@@ -1,8 +1,8 @@
 """Hash-consed terms, and programs made of them.
 
 A term is an operation applied to terms. Equal terms are one term (interning). So structural equality is equality of
-ids, and common subexpressions are shared. What is known of a term (its types, its cost, where rules match) is found out
-once. A rewrite makes new terms for the path from the change to the outputs; all others are shared.
+ids, and common subexpressions are shared. Facts of a term (its types, its cost, where rules match) are computed once. A
+rewrite makes new terms for the path from the change to the outputs; all others are shared.
 
 Ids ascend from inputs to users: sorted ids are a topological order.
 """
@@ -113,7 +113,7 @@ class Terms:
 
 
 def maker_of(terms: Terms, term: int) -> int:
-    """The op that makes what a term stands for: an item's is the op that it picks from."""
+    """The op that makes a term's value: an item's is the op that it picks from."""
     return terms.inputs[term][0] if terms.operation[term].name == "item" else term
 
 
@@ -130,7 +130,7 @@ def reachable(terms: Terms, outputs: Iterable[int]) -> list[int]:
 
 
 def depth_first(terms: Terms, outputs: Sequence[int]) -> list[int]:
-    """All terms that the outputs need, each after what it reads and no earlier than it must. The order does not depend
+    """All terms that the outputs need, each after its operands and no earlier than it must. The order does not depend
     on the store."""
     order, seen = list[int](), set[int]()
     stack = [(output, False) for output in reversed(outputs)]
@@ -189,9 +189,9 @@ class Program:
     outputs: tuple[int, ...]
     output_names: tuple[str, ...]
     inputs: tuple[int, ...]  # leaves, in the order of the program's arguments
-    weights: Mapping[str, NDArray[Any]] = field(default_factory=dict)  # what the name of each weight stands for
+    weights: Mapping[str, NDArray[Any]] = field(default_factory=dict)  # values by name
     opaque: Mapping[str, Any] = field(default_factory=dict)  # `OpaqueCall` by the key of its operation
-    origin: Any = None  # what export needs to know of the model that the program was read from, if any
+    origin: Any = None  # facts for export about the model that the program was read from, if any
     names: Mapping[int, str] = field(default_factory=dict)  # the model's op that a term comes from, where it has names
     given: Outputs | None = None  # outputs of the program that it was made from by rewriting; None: it is that one
 
@@ -220,7 +220,8 @@ class Program:
 
 
 def substitute(terms: Terms, outputs: tuple[int, ...], live: Sequence[int], new: Mapping[int, int]) -> tuple[int, ...]:
-    """Outputs with every use of a term of `new` replaced by its image, of the same type. `live`: what they reach."""
+    """Outputs with every use of a term of `new` replaced by its image, of the same type. `live`: the terms that they
+    reach."""
     image = dict(new)
     first = min(new)
     inputs = terms.inputs

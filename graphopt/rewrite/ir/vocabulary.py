@@ -43,7 +43,7 @@ ACTIVATIONS = ("none", "relu", "sigmoid", "tanh")
 
 
 class TensorType(NamedTuple):
-    """What is known of a tensor before it is computed."""
+    """The type of a tensor, known before it is computed."""
 
     shape: Shape
     dtype: str = "float32"
@@ -65,7 +65,7 @@ class Operation:
 
 
 class Signature(NamedTuple):
-    """What an operator takes: names of its parameters, how many inputs (least and most)."""
+    """The signature of an operator: names of its parameters, how many inputs (least and most)."""
 
     params: tuple[str, ...]
     least: int

@@ -1,7 +1,7 @@
 """Models on which rewriting is compared, as programs: the eight of X-RLflow, three more of Tensat, eight of neither.
 
-Each is a function of its sizes; defaults are the published ones, smaller ones are for tests. Those of the papers hold
-what the published graphs hold, so neither softmax nor normalisation; the others have both. Weights are random
+Each is a function of its sizes; defaults are the published ones, smaller ones are for tests. Those of the papers have
+the ops of the published graphs, so neither softmax nor normalisation; the others have both. Weights are random
 (`RandomWeights`).
 """
 
@@ -40,7 +40,8 @@ MODELS: dict[str, Callable[..., Program]] = {model.__name__: model for model in 
 
 
 def build_model(name: str, sizes: Mapping[str, Any]) -> Program:
-    """The model of that name; sizes that are left out have the published value. Raises GraphError with what exists."""
+    """The model of that name; sizes that are left out have the published value. Raises GraphError with the known
+    names."""
     if name not in MODELS:
         raise GraphError(f"no model {name!r}; there are {', '.join(MODELS)}")
     known = inspect.signature(MODELS[name]).parameters

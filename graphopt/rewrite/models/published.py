@@ -6,7 +6,8 @@ therefore adds its result to its input with a small gain of the random weights; 
 change by that.
 
 ResNet-18, of X-RLflow's table 2, is made like them. ShuffleNet, MobileNetV2, DenseNet, RegNetX, MLP-Mixer, T5, an LSTM
-and a mixture of experts are of no paper on rewriting, whole and normalised as published but for what each one says.
+and a mixture of experts are of no paper on rewriting, whole and normalised as published but for the exceptions that
+each one states.
 """
 
 from math import sqrt
@@ -203,7 +204,7 @@ def _reduction_cell(b: Builder, previous: int, current: int, channels: int) -> i
     return b.concat(1, first, second, third, fourth, fifth)
 
 
-_GAIN = 0.1  # of what a block adds, relative to its input
+_GAIN = 0.1  # of a block's term, relative to its input
 
 
 def bert(blocks: int = 8, seq: int = 64, width: int = 1024, heads: int = 16, dangling: bool = False) -> Program:
@@ -262,7 +263,7 @@ def _encoder(b: Builder, blocks: int, seq: int, width: int, heads: int, hidden: 
 
 
 def _attention(b: Builder, x: int, heads: int, read: int | None = None) -> int:
-    """[seq, width] q k^T v of every head, without scale and the last product. read: what is attended to, by softmax;
+    """[seq, width] q k^T v of every head, without scale and the last product. read: the attended sequence, by softmax;
     None: x itself, without."""
     seq, width = b.shape(x)
     if width % heads:

@@ -10,8 +10,8 @@ Spec = Mapping[str, Any]
 
 
 class RewriteModels(EntryDataset):
-    """Graphs by entries: `{model: bert, blocks: 2}`, a model of `graphopt.rewrite.models` and its sizes; what is left
-    out has the published value. apart: what no two splits share, models or sizes of them.
+    """Graphs by entries: `{model: bert, blocks: 2}`, a model of `graphopt.rewrite.models` and its sizes; missing sizes
+    have the published value. apart: no two splits share these, models or sizes of them.
 
     Raises GraphError on unknown models and sizes, and when a model, or a size of one, stands in two splits.
     """

@@ -44,7 +44,7 @@ Values = tuple[Any, ...]
 
 @cache
 def names_of(source: Node) -> tuple[str, ...]:
-    """What a match of the source binds, in the order of the values that its function returns."""
+    """Names that a match of the source binds, in the order of the values that its function returns."""
     return tuple(sorted(names_in((source,)), reverse=True))
 
 
@@ -64,7 +64,7 @@ class PatternWriter(ABC):
         self.lines: list[str] = []
         self.miss, self.indent = miss, indent
         self.bound: set[str] = set()
-        self.late: list[tuple[str, Expression]] = []  # parameters that are computed from what is bound
+        self.late: list[tuple[str, Expression]] = []  # parameters that are computed from bound names
         self.fresh = 0
         source = rule.sources[index]
         todo = deque([(source, "t0")])
@@ -80,7 +80,7 @@ class PatternWriter(ABC):
 
     @abstractmethod
     def node(self, node: Node, at: str) -> list[tuple[Node, str]]:
-        """Writes what a node asks for; its inputs that are nodes, and the local names of where they are."""
+        """Writes the conditions of a node; returns its inputs that are nodes, and their local names."""
 
     def write(self, line: str) -> None:
         self.lines.append(" " * self.indent + line)
@@ -89,7 +89,7 @@ class PatternWriter(ABC):
         self.write(f"if not ({test}): {self.miss}")
 
     def inputs(self, node: Node, value: str) -> list[tuple[Node, str]]:
-        """Binds the inputs of a node, or compares them with what is bound; those that are nodes."""
+        """Binds the inputs of a node, or compares them with bound ones; returns those that are nodes."""
         signature = VOCABULARY[node.operator]
         if signature.least != signature.most:
             self.unless(f"len({value}) == {len(node.inputs)}")
@@ -102,7 +102,7 @@ class PatternWriter(ABC):
         return [(child, name) for child, name in zip(node.inputs, names) if isinstance(child, Node)]
 
     def params(self, params: tuple[Expression, ...], value: str) -> None:
-        """Binds a tuple of parameters, or compares it with what is known."""
+        """Binds a tuple of parameters, or compares it with known values."""
         if not params:
             return
         names = [self.target(param) for param in params]
@@ -154,7 +154,7 @@ def builder(rule: Rule) -> Callable[[Terms], BuildFunction]:
 
 @cache
 def bound_names(rule: Rule) -> tuple[str, ...]:
-    """What a match of all sources binds: names of the first, then what each further one adds."""
+    """Names that a match of all sources binds: those of the first, then the additional ones of each further source."""
     return tuple(dict.fromkeys(name for source in rule.sources for name in names_of(source)))
 
 
@@ -202,7 +202,7 @@ class _Emitter(PatternWriter):
 
 
 def _build_lines(pattern: Pattern, lines: list[str], known: dict[Pattern, str]) -> str:
-    """Appends what builds the pattern, once; the local name of the result."""
+    """Appends the lines that build the pattern, once; returns the local name of the result."""
     if isinstance(pattern, Variable):
         return pattern.source()
     if pattern not in known:

@@ -38,7 +38,7 @@ from typing import Any, NewType
 from graphopt.rewrite.ir.terms import Terms
 from graphopt.rewrite.ir.vocabulary import Shape
 
-Term = NewType("Term", int)  # its id: what a `?x` arrives as
+Term = NewType("Term", int)  # its id: the value of a `?x`
 
 
 def shape(terms: Terms, x: Term) -> Shape:
@@ -219,5 +219,5 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {
     )
 }  # fmt: skip
 
-# What compiled rules can name: none of Python's own functions but these.
+# The names that compiled rules can use: none of Python's own functions but these.
 NAMES: dict[str, Any] = {**FUNCTIONS, "__builtins__": {"len": len}}

@@ -1,9 +1,9 @@
-"""Finds where rules match and what they make of it.
+"""Finds where rules match, and the terms that they make there.
 
 Terms never change, so where single-output rules match is found out once per term. After a rewrite only new terms, those
 on the path from the change to the outputs, are looked at. The sources of a rule of several outputs are matched per term
-in the same way, and joined for each program over what they share. These are variables, parameters, and the two sides of
-`=` conditions.
+in the same way, and joined for each program over their common names. These are variables, parameters, and the two sides
+of `=` conditions.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -25,12 +25,13 @@ from graphopt.rewrite.rules.compiling import (
 )
 from graphopt.rewrite.rules.rule import Comparison, Expression, Rule, atom, named, symmetric
 
-Found = list[tuple[int, Values]]  # where one source matches, and what it binds there by `names_of`
-Place = tuple[tuple[int, ...], Values]  # where the sources of a rule match, and what they bind by `bound_names`
+Found = list[tuple[int, Values]]  # where one source matches, and the values of `names_of` there
+Place = tuple[tuple[int, ...], Values]  # where the sources of a rule match, and the values of `bound_names`
 
 
 class _Step(NamedTuple):
-    """How a further source is joined: its key from what is bound, its key from what it binds, what it adds."""
+    """How a further source is joined: its key from names bound before, its key from its own names, the names that it
+    adds."""
 
     left: Callable[..., Values]
     right: Callable[..., Values]
@@ -38,7 +39,7 @@ class _Step(NamedTuple):
 
 
 class Join:
-    """Of one rule. terms: what conditions ask for types."""
+    """Of one rule. terms: the store that conditions ask for types."""
 
     def __init__(self, rule: Rule, terms: Any) -> None:
         self.steps: list[_Step] = []
@@ -88,7 +89,7 @@ def equalities(rule: Rule, left: set[str], right: set[str]) -> list[tuple[Expres
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Match:
-    """A rule, the terms that it would replace, and what its names stand for; one object per place."""
+    """A rule, the terms that it would replace, and the values of its names; one object per place."""
 
     rule: Rule
     roots: tuple[int, ...]
@@ -126,7 +127,7 @@ class Matcher:
         self._alone: dict[Rule, Matcher] = {}
 
     def alone(self, rule: Rule) -> "Matcher":
-        """What matches this rule and no other, and remembers it: new terms are not looked at for all the others."""
+        """A matcher of this rule alone, which is remembered: new terms are not looked at for all the others."""
         if rule not in self._alone:
             self._alone[rule] = Matcher([rule], self.terms)
         return self._alone[rule]

@@ -45,7 +45,7 @@ LONGEST = 200  # characters of a word
 
 
 def parse_rules(text: str) -> tuple[Rule, ...]:
-    """The rules of a text, in its order. Raises RuleError, which names the line, for what is no rule."""
+    """The rules of a text, in its order. Raises RuleError, which names the line, for other lines."""
     lines = ((number, line.split("#")[0].strip()) for number, line in enumerate(text.splitlines(), 1))
     rules = tuple(rule for number, line in lines if line for rule in _rules_of_line(number, line))
     names = [rule.name for rule in rules]

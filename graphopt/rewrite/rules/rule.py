@@ -1,4 +1,4 @@
-"""Rewrite rules: what may be replaced by what, and when.
+"""Rewrite rules: sources, their targets, and conditions.
 
     conv_relu: (relu (conv $s $p none ?x ?w)) => (conv $s $p relu ?x ?w)
     merge: (matmul none ?x ?a), (matmul none ?x ?b) => (item 0 ...), (item 1 ...) where rank(?a) = 2, rank(?b) = 2
@@ -9,7 +9,7 @@ matter: `canonical` is a rule up to renaming.
 
 Patterns are terms with holes. `(conv $s [0,0,0,0] none ?x ?w)`: an operator, its parameters, its inputs. `?x` stands
 for any term, `$s` for any value of a parameter; the same name is the same term or value everywhere in a rule. A
-parameter in braces, `{kernel(?w)}`, is computed from what else is bound; in a source it is a condition.
+parameter in braces, `{kernel(?w)}`, is computed from other bound names; in a source it is a condition.
 
 Expressions are parameters that targets compute, and conditions:
 
@@ -142,7 +142,7 @@ def parts(expression: Expression | Comparison) -> Iterator[Expression | Comparis
 
 
 def named(expression: Expression | Comparison) -> set[str]:
-    """What the expression needs bound, with the sign in front: {"?x", "$s"}."""
+    """Names that the expression needs bound, with the sign in front: {"?x", "$s"}."""
     return {str(part) for part in parts(expression) if isinstance(part, Parameter | Variable)}
 
 
@@ -177,7 +177,7 @@ def nodes(patterns: tuple[Pattern, ...]) -> Iterator[Node]:
 
 
 def names_in(patterns: tuple[Pattern, ...]) -> set[str]:
-    """What the patterns mention, signs in front: {"?x", "$s"}."""
+    """Names in the patterns, signs in front: {"?x", "$s"}."""
     found = {str(p) for p in patterns if isinstance(p, Variable)}
     for node in nodes(patterns):
         found |= {str(i) for i in node.inputs if isinstance(i, Variable)}
@@ -231,8 +231,8 @@ def checked(rule: Rule) -> Rule:
 
 
 class Takes(NamedTuple):
-    """Kinds of what a function takes after the store of terms: fixed arguments, further ones (None: no further), and of
-    what it gives."""
+    """Kinds of a function's arguments after the store of terms: fixed ones, further ones (None: no further), and the
+    kind of its result."""
 
     fixed: tuple[Any, ...]
     further: Any
@@ -279,7 +279,7 @@ def _fits(argument: Expression, wanted: Any) -> bool:
 
 
 def _misused_operators(rule: Rule) -> Iterator[str]:
-    """Also of what makes several tensors: it has no shape of its own, so only an item of it may be used."""
+    """Also operators of several results: these have no shape of their own, so only an item of them may be used."""
     for node in nodes((*rule.sources, *rule.targets)):
         signature = VOCABULARY.get(node.operator)
         if signature is None:

@@ -1,21 +1,21 @@
 """All programs one rewrite away, priced and told apart without being made.
 
-A rewrite replaces roots by other terms of the same types. What uses a root, directly or through others, only changes
-what it reads: its price stays. So the price of a new program is that of the old one, plus terms that are new in what
-was put in, minus terms that nothing needs any more; and its digest follows from the digests of what was replaced
-(digests.py). That costs the same wherever in a program the rewrite is, and only programs that a search goes on with are
-made, since `Terms` never forgets.
+A rewrite replaces roots by other terms of the same types. Users of a root, direct or not, only change their operands:
+their prices stay. So the price of a new program is that of the old one, plus new terms of the replacement, minus terms
+that nothing needs any more; and its digest follows from the digests of the replaced terms (digests.py). That costs the
+same wherever in a program the rewrite is, and only programs that a search goes on with are made, since `Terms` never
+forgets.
 
-Where a rewrite is not that simple (what it puts in contains a root, a root contains a root, users of a root coincide
+Where a rewrite is not that simple (the replacement contains a root, a root contains a root, users of a root coincide
 with other terms), the program is made and summed up.
 
 Sweeps: a rule applied at all its places at once. One rewrite of many changes a program's run time by less than a
-timing's noise. The same rewrite everywhere does not, and what an additive model says of it may be wrong everywhere
-alike: of all convolutions whose groups are merged, say.
+timing's noise. The same rewrite everywhere does not, and an additive price of it may be wrong everywhere alike: of all
+convolutions whose groups are merged, say.
 
-A wave takes the places of a rule in the program as it is, the last ones first, so that earlier places stay what they
-are; what would no longer be there when its turn comes is left out. The program is made once, when all are chosen. A
-sweep is one wave or several.
+A wave takes the places of a rule in the program as it is, the last ones first, so that earlier places stay as they are;
+places that are gone when their turn comes are left out. The program is made once, when all are chosen. A sweep is one
+wave or several.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -31,7 +31,7 @@ Price = Callable[[int], float]
 
 
 class RewriteStep(NamedTuple):
-    """A rewrite of a program, and what is known of the program that it leads to.
+    """A rewrite of a program, and facts about the program that it leads to.
 
     cost: the sum over its terms. ops: number of its terms that run. digest: equal for equal programs.
     """
@@ -43,7 +43,7 @@ class RewriteStep(NamedTuple):
 
 
 class ProgramChange(NamedTuple):
-    """What a rewrite does to a program: live terms that go, terms that come, and what is read in place of each root."""
+    """The changes of a rewrite to a program: live terms that go, terms that come, and the replacement of each root."""
 
     gone: list[int]
     added: list[int]
@@ -99,7 +99,7 @@ class Neighbourhood:
         return self._step(match, made).cost
 
     def change(self, match: Match) -> ProgramChange | None:
-        """What a match of this program changes; None where only making the program tells."""
+        """The change by a match of this program; None where only making the program tells."""
         made = self.matcher.apply(match)
         assert made is not None
         return self._change(match.roots, made)
@@ -131,7 +131,7 @@ class Neighbourhood:
         return RewriteStep(match, cost, ops, digest % PRIME)
 
     def _added(self, made: tuple[int, ...]) -> list[int]:
-        """Terms of what is put in that are not live."""
+        """Terms of the replacement that are not live."""
         live, inputs = self._users, self.terms.inputs
         added = list(dict.fromkeys(term for term in made if term not in live))
         known = set(added)
@@ -163,7 +163,7 @@ class Neighbourhood:
         return len(changed) == len(users) and not any((kind[o], *inputs[o]) in changed for o in others)
 
     def _gone(self, roots: tuple[int, ...], made: tuple[int, ...], added: list[int]) -> list[int] | None:
-        """Live terms that nothing needs any more, the roots first; None where roots are in what is put in or gone."""
+        """Live terms that nothing needs any more, the roots first; None where roots are in the replacement or gone."""
         inputs, uses, live, first = self.terms.inputs, self._uses, self._users, min(roots)
         left: dict[int, int] = {}
         for needed in (made, *[set(inputs[term]) for term in added]):
@@ -204,7 +204,7 @@ class Neighbours:
         return self._matcher.matches(live)
 
     def alone(self, rule: Rule) -> Matcher:
-        """Where one rule matches, and what it makes."""
+        """Where one rule matches, and the terms that it makes."""
         return self._matcher.alone(rule)
 
     def digest(self, outputs: Outputs) -> int:
@@ -309,7 +309,7 @@ class _Uses:
         self._change(root, -uses)
 
     def _change(self, term: int, uses: int) -> None:
-        """Other uses of a term; what begins to need its inputs, or stops to, changes theirs."""
+        """Changes the uses of a term; where it becomes live or dead, also those of its inputs."""
         changes = [(term, uses)]
         for one, by in changes:  # grows meanwhile
             before = self._of(one)
@@ -319,7 +319,7 @@ class _Uses:
 
 
 def replaced(program: Survey, chosen: Mapping[int, int]) -> Outputs:
-    """The outputs when roots are replaced by other terms, all at once: also in what replaces others."""
+    """The outputs when roots are replaced by other terms, all at once: also within replacements."""
     image, terms, first = dict[int, int](), program.terms, min(chosen)
     inputs = terms.inputs
     for term in program.live:
@@ -331,8 +331,8 @@ def replaced(program: Survey, chosen: Mapping[int, int]) -> Outputs:
 
 
 def _resolve(program: Survey, root: int, chosen: Mapping[int, int], image: dict[int, int]) -> None:
-    """The images of a root and of what replaces it; earlier live terms have theirs. A root that is needed by what
-    replaces it stays there."""
+    """The images of a root and of its replacement; earlier live terms have theirs. A root that its own replacement
+    needs stays there."""
     terms, here, stack, opened = program.terms, program.uses, [root], set[int]()
 
     def ready(term: int) -> bool:

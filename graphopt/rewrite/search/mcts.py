@@ -3,15 +3,15 @@ Computation Graphs with Equality Saturation and Monte Carlo Tree Search, PACT 20
 
 Equality saturation applies all rules in every round, and a limit of nodes ends it wherever that was spent. Here a state
 is an e-graph, an action one rule, applied once wherever it matches. A *simulation* goes down the tree by upper
-confidence bounds, adds a node, goes on by `rollout` rules drawn at random, and extracts a program. What that saves, as
-a share of the original's price, is credited to every action on the way. After `simulations` of them the action of the
+confidence bounds, adds a node, goes on by `rollout` rules drawn at random, and extracts a program. The saving, as a
+share of the original's price, is credited to every action on the way. After `simulations` of them the action of the
 best mean is taken, its subtree is kept, and so on until the e-graph is full or saturated.
 
-As in the code: rules that match nothing are no actions (pruning); rollouts draw rules by what they have earned so far
-with a chance of up to 3/4 (`heavy`); a full e-graph ends a simulation. Ours: programs are extracted at the end of a
-simulation rather than after each rule, since costs do not rise on the way, so that rewards are not discounted either;
-by `greedy_dag`, which pays shared terms once, and exactly where that comes within `refine` of the best. One evaluation
-per extraction. A root's first simulation applies all rules in turn, as equality saturation would; and where simulations
+As in the code: rules that match nothing are no actions (pruning); rollouts draw rules by their credit so far with a
+chance of up to 3/4 (`heavy`); a full e-graph ends a simulation. Ours: programs are extracted at the end of a simulation
+rather than after each rule, since costs do not rise on the way, so that rewards are not discounted either; by
+`greedy_dag`, which pays shared terms once, and exactly where that comes within `refine` of the best. One evaluation per
+extraction. A root's first simulation applies all rules in turn, as equality saturation would; and where simulations
 have found a cheaper program, the next ones begin with an e-graph of that program alone (`restart`), so that merges
 build on merges.
 """
@@ -30,7 +30,7 @@ from graphopt.rewrite.rules.steps import Price
 from graphopt.rewrite.search.tensat import Choosing, additive_price
 
 FULL = ("nodes", "seconds")
-MOST_HEAVY = 0.75  # share of the rules of a rollout that are drawn by what they have earned
+MOST_HEAVY = 0.75  # share of the rules of a rollout that are drawn by their credit
 
 
 @dataclass(eq=False, slots=True)
@@ -70,7 +70,7 @@ class Mcts(Rewriter):
 
 
 class _Search:
-    """One problem: the e-graph that simulations change, and what rules have earned."""
+    """One problem: the e-graph that simulations change, and the credit of rules."""
 
     def __init__(self, how: Mcts, problem: RewriteProblem, price: Price) -> None:
         self.how, self.problem, self.price = how, problem, price
@@ -90,7 +90,7 @@ class _Search:
         return Branch(self.classes.state(), self._matching())
 
     def simulate(self, root: Branch) -> None:
-        """Selection, expansion, rollout, and what that earns."""
+        """Selection, expansion, rollout, and its reward."""
         path, applied = [root], list[int]()
         while not path[-1].open and not all(child.done for child in path[-1].children.values()):
             rule = self._best(path[-1])

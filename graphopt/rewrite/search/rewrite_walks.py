@@ -31,7 +31,7 @@ class RewriteGreedy(Rewriter):
 
 class RewriteSweeps(Rewriter):
     """Steepest descent over sweeps: each rule at all its places, the cheapest program, and again from there until none
-    is cheaper. It shows what measuring sweeps is worth without learning, and without an additive model.
+    is cheaper. It shows the value of measuring sweeps without learning, and without an additive model.
 
     waves: a rule is applied everywhere up to so many times over. A program is priced once.
     """
@@ -113,7 +113,7 @@ class Pet(Taso):
 
     As `taso` over whole programs, where beside the rules every convolution and matrix product may be mutated. Up to
     `depth` of them are, on the way to a program (PET's MUTATION_DEPTH is 5; graphopt/rewrite/generation/partial.py).
-    What a mutant puts around an operation (transposes, reshapes, splits, concatenations) is there for rules to remove.
+    Transposes, reshapes, splits and concatenations that a mutant puts around an operation are left for rules to remove.
 
     PET mutates small subgraphs and combines them; here mutants are of one operation at a time, and combinations come
     from the search. PET's corrections are fused kernels; here they are strips of the original convolution,

@@ -1,8 +1,8 @@
 """`tensat`: equality saturation (Yang et al., Tensat, MLSys 2021).
 
-All rules add what they make to classes of equal terms, whatever it costs; then the cheapest program is extracted, by an
-integer program that pays shared terms once, or greedily. It is priced, one evaluation. Rules of several outputs are
-used in the first `k_multi` rounds only, since each round of them squares the number of programs.
+All rules add their terms to classes of equal terms, at any cost; then the cheapest program is extracted, by an integer
+program that pays shared terms once, or greedily. It is priced, one evaluation. Rules of several outputs are used in the
+first `k_multi` rounds only, since each round of them squares the number of programs.
 
 Restarts are ours: saturation begins anew with the extracted program as long as that helps. So merges build on merges
 (k_multi larger than 1 is the paper's way, which keeps all useless merges, too).
@@ -77,7 +77,7 @@ class Choosing:
 
 
 def additive_price(problem: RewriteProblem, name: str) -> Price:
-    """What each term costs by itself. Raises ConfigError for a cost model that prices whole plans alone."""
+    """The cost of each term by itself. Raises ConfigError for a cost model that prices whole plans alone."""
     if problem.alone_price is None:
         raise ConfigError(f"algo={name} needs prices of single ops: choose cost=flops, profiled, torch or onnxruntime")
     return problem.alone_price
@@ -105,7 +105,7 @@ class Tensat(Rewriter):
                 return
 
     def improved(self, problem: RewriteProblem, outputs: Outputs, price: Price) -> tuple[Outputs, Rules]:
-        """The cheapest program that saturation finds, and the rules that made what is new in it."""
+        """The cheapest program that saturation finds, and the rules that made its new terms."""
         classes = TermClasses(problem.terms)
         classes.add_program(outputs)
         limits = replace(self.limits, seconds=min(self.limits.seconds, problem.seconds_cap - problem.seconds))
