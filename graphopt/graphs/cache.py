@@ -15,7 +15,7 @@ from graphopt.graphs.readers.formats.graph_files import load_graph, save_graph
 
 log = logging.getLogger(__name__)
 
-# Whatever changes what is captured, relative to the package.
+# Files that a capture depends on, relative to the package.
 SOURCES = ("core/graph.py", "core/operators.py", "graphs/readers/formats/graph_files.py", "graphs/zoo/*.py",
            "hardware/datasets/programs.py", "graphs/library/packages.py", "hardware/inductor/*.py",
            "graphs/readers/pytorch/*.py", "graphs/readers/pytorch/graphnet/*")  # fmt: skip

@@ -25,7 +25,7 @@ class Dataset(ABC):
     name: str
     gives: ClassVar[frozenset[str]] = frozenset()
     kept: bool = True
-    _left: Mapping[Split, Mapping[str, str]] = {}  # what `leaving_out` left out
+    _left: Mapping[Split, Mapping[str, str]] = {}  # of `leaving_out`
 
     def unread(self, split: Split) -> Mapping[str, str]:
         """Inputs of a split that `graphs` left out since they cannot become graphs: name -> why, in one sentence. The
@@ -49,8 +49,8 @@ class Dataset(ABC):
             warnings.warn(f"left out: {said}", stacklevel=3)
 
     def extent(self) -> int | None:
-        """About how many ops all its graphs have, found from its settings alone; None where these name files or code.
-        Only what is known to be of a reasonable size is made again on a stored configuration's word."""
+        """About how many ops all its graphs have, found from its settings alone; None where these name files or code. A
+        stored configuration has its graphs made again only where their size is known to be reasonable."""
         return None
 
     def suggested_devices(self) -> list[dict[str, dict[str, float]]]:
@@ -76,7 +76,7 @@ Entry = Mapping[str, Any]
 
 
 class EntryDataset(Dataset):
-    """Graphs by entries of each split, mappings that say what a graph is made of.
+    """Graphs by entries of each split, mappings that describe a graph.
 
     apart: whether no two splits may share a family; an equal graph they never share.
     """

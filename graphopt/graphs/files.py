@@ -37,7 +37,7 @@ def _read_trace(path: Path) -> Graph:
 
 
 def _read_json(path: Path) -> Graph:
-    """By content; what is nothing else is read, and refused, as a layer graph."""
+    """By content; files of unknown content are read, and refused, as layer graphs."""
     return JSON.get(json_format(path), read_layer_graph)(path)
 
 
@@ -49,13 +49,13 @@ READERS: dict[str, Callable[[Path], Graph]] = {
     "*.pbtxt": read_costgraph,
     "*.npz": load_graph,
     "*.json": _read_json,
-    **dict.fromkeys(("*.hlo", "*.hlo.gz", "*optimizations.txt"), read_hlo),  # as XLA calls what it dumps
+    **dict.fromkeys(("*.hlo", "*.hlo.gz", "*optimizations.txt"), read_hlo),  # names of XLA's dumps
     **dict.fromkeys(("*.mlir", "*.mlir.gz"), read_stable_hlo),
     "*.pb": read_hlo_protobuf,
 }  # by pattern of the file's name, the first that fits
 JSON: dict[str, Callable[[Path], Graph]] = {"layers": read_layer_graph, "workflow": read_workflow, "trace": _read_trace}
 DATA, DEFAULT = "GRAPHOPT_CHECK_DATA", "../shared/data"  # the folder of third parties' data
-BY_CONTENT = "*.json"  # of those of a folder only what `json_format` knows is read; other files lie beside them
+BY_CONTENT = "*.json"  # of a folder's only files that `json_format` knows are read; others may lie beside them
 
 
 def json_format(path: Path) -> str:
@@ -164,7 +164,7 @@ def _reader(file: Path) -> Callable[[Path], Graph] | None:
 
 
 def _named(file: Path) -> bool:
-    """Whether the name alone says what is in the file."""
+    """Whether the name alone tells the file's format."""
     return any(fnmatch(file.name, name) for name in READERS if name != BY_CONTENT)
 
 
@@ -184,8 +184,8 @@ def split_of(stem: str, patterns: dict[Split, list[str]]) -> Split:
 
 
 def distinguishing_place(file: Path, files: list[Path]) -> str:
-    """What tells a file from others of one name without ending: the folders it is in, as few as do, then its ending;
-    empty where it has its name alone."""
+    """A distinction between files of one name without ending: their folders, as few as needed, then their endings;
+    empty where a name is unique."""
     same = [other for other in files if other.stem == file.stem and other != file]
     if not same:
         return ""

@@ -23,7 +23,7 @@ from graphopt.graphs.readers.pytorch.graphnet.archive import Files, Samples, fil
 class GraphNet(Dataset):
     """Samples of a folder, of GraphNet's own tree, or of an archive; each is called PACKAGE/MODEL, as its folders are.
 
-    Nothing is executed: `model.py` and what describes its tensors are parsed, and shapes follow without computing.
+    Nothing is executed: `model.py` and the files on its tensors are parsed, and shapes follow without computing.
     graphs: the programs as they are; with the gradients of all parameters; or both. train, val: patterns of names for
     those splits, e.g. `timm/*`; all others are test graphs. A graph's family is its cluster among those of its split:
     graphs are together whose ops have alike surroundings. left_out: instead of patterns, the package whose programs are

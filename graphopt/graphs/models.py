@@ -1,13 +1,12 @@
 """`models`: graphs of more than a thousand models of well-known libraries, forward and backward, without weights.
 
-They come with the package (docs/models.md says how they were captured; index.json names libraries, versions,
-licences and sources). Splits are of clusters of related families: what is tested is of no family that training has
-seen, nor of one that is built alike. A graph's family is its cluster, named by the family that has the most graphs in
-it.
+They come with the package (docs/models.md says how they were captured; index.json names libraries, versions, licences
+and sources). Splits are of clusters of related families: test graphs are of no family that training has seen, nor of
+one that is built alike. A graph's family is its cluster, named by the family that has the most graphs in it.
 
-`dataset.purged=true` holds out more: what is within two hops of an op of a test (operators, and how they are joined)
-also occurs in graphs of other clusters, and no learner is taught by ops of which that holds (`Graph.held_out`); those
-that cannot leave ops out are refused.
+`dataset.purged=true` holds out more: neighbourhoods of two hops around ops of a test (operators, and how they are
+joined) also occur in graphs of other clusters, and no learner is taught by ops with such neighbourhoods
+(`Graph.held_out`); those that cannot leave ops out are refused.
 """
 
 from collections import Counter
@@ -52,7 +51,7 @@ class Models(Dataset):
 
     @cached_property
     def index(self) -> dict[int, list[Line]]:
-        """Cluster -> what is known of its graphs, in their order. Raises GraphError where there is no collection."""
+        """Cluster -> facts about its graphs, in their order. Raises GraphError where there is no collection."""
         found: dict[int, list[Line]] = {}
         for line in index_of(self.path):
             found.setdefault(line["cluster"], []).append(line)
@@ -76,7 +75,7 @@ class Models(Dataset):
         return found
 
     def _tested(self, split: Split) -> U64:
-        """Neighbourhoods of ops in what a model that is taught by a split is asked about later, graphs of all sizes."""
+        """Neighbourhoods of ops in the graphs, of all sizes, on which a model taught by a split is tested later."""
         later = {"train": ("val", "test"), "val": ("test",), "test": ()}[split]
         clusters = {n: lines for n, lines in self.index.items() if lines[0]["split"] in later}
         graphs = self._read(clusters, {line["hash"] for lines in clusters.values() for line in lines})
@@ -107,7 +106,7 @@ class Models(Dataset):
 
 
 def index_of(folder: Path) -> list[Line]:
-    """What is known of the graphs of a collection. Raises GraphError where there is none."""
+    """Facts about the graphs of a collection. Raises GraphError where there is none."""
     try:
         said: list[Line] = read_json(folder / INDEX, 64 * MIB)["graphs"]
         if any(type(line[key]) is not kind for line in said for key, kind in KEYS.items()):

@@ -1,7 +1,7 @@
 """REGAL's synthetic set: random graphs in real units, of which a filter keeps those that leave room for improvement.
 
-Source: the paper's appendix A.1.4 for the graphs (`graphopt.graphs.synthetic`), the README of the published set for
-the filter `regal`; the filter `gap` is ours. What searches of growing length reached on random draws is data of the
+Source: the paper's appendix A.1.4 for the graphs (`graphopt.graphs.synthetic`), the README of the published set for the
+filter `regal`; the filter `gap` is ours. Prices that searches of growing length reached on random draws are data of the
 package (`headroom_prices/OBJECTIVE.json`), so that a data set is the same everywhere and costs no search.
 """
 
@@ -47,7 +47,7 @@ class Reached:
 
 @dataclass(frozen=True)
 class Draws:
-    """What fixes a draw, but for its number."""
+    """The settings that fix a draw, but for its number."""
 
     objective: str
     family: str
@@ -148,7 +148,7 @@ class Regal(Dataset):
 
     @property
     def made_with(self) -> dict[str, float]:
-        """What changes every draw."""
+        """Settings that change every draw."""
         return {"graph_seed": self.seed, "bytes_per_unit": self._bytes, "flops_per_unit": self._flops}
 
     def files(self) -> list[Path]:
@@ -169,7 +169,7 @@ class Regal(Dataset):
         return most if self.room.file is None else None
 
     def draw(self, family: str, ops: int, split: Split, number: int) -> Graph:
-        """A draw, whatever room it leaves."""
+        """A draw, not filtered."""
         rng = np.random.default_rng([self.seed, SPLITS.index(split), KNOWN.index(family), ops, number])
         graph = synthetic_graph(family, split_size(ops, split, rng), ops, rng, f"{family}_{ops}_{split}_{number}")
         return graph if family == "layered" else in_units(graph, self._bytes, self._flops)

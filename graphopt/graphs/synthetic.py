@@ -2,8 +2,8 @@
 
 The random families and their orientation into computation graphs are those of REGAL (ICLR 2020, appendix A.1.4). The
 generators give undirected edges [E, 2] over n nodes. The parameters are those of the paper's 50-op graphs; at other
-sizes edge probabilities are scaled so that the mean degree stays. What the paper leaves open is our choice: costs are
-drawn like sizes, source and sink cost nothing, and what the source sends is empty.
+sizes edge probabilities are scaled so that the mean degree stays. The paper leaves these open, so they are our choices:
+costs are drawn like sizes, source and sink cost nothing, and the source's result is empty.
 """
 
 from collections.abc import Callable
@@ -203,7 +203,7 @@ def split_size(ops: int, split: Split, rng: Generator) -> int:
 
 
 def topology_digest(graph: Graph) -> str:
-    """16 hex digits, equal for isomorphic graphs whatever their kinds and sizes (4 rounds of Weisfeiler-Lehman)."""
+    """16 hex digits, equal for isomorphic graphs of any kinds and sizes (4 rounds of Weisfeiler-Lehman)."""
     source, target, _ = graph.edges
     labels = np.ones(graph.num_ops, np.uint64)
     for _ in range(4):

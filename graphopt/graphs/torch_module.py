@@ -36,7 +36,7 @@ class TorchModule(Dataset):
         self._graph: Graph | None = None
 
     def files(self) -> list[Path]:
-        """The sources of the factory's module and of what they import that is not installed."""
+        """The sources of the factory's module and of their imports that are not installed."""
         if self._graphnet is not None:
             place = Path(self._graphnet).expanduser()
             return files_at(next((p for p in (place, *place.parents) if p.exists()), place))
@@ -77,7 +77,8 @@ def made_by(label: str) -> tuple[Any, Any]:
 
 def as_module(model: Any) -> Any:
     """An nn.Module: the model, or of a function of tensors one that calls it; None for anything else. A method's module
-    is a part of what calls it, so its parameters are known. Of what torch.compile gave: what that was given."""
+    is a part of the module that calls it, so its parameters are known. Of a result of torch.compile: the module
+    before."""
     from torch import nn
 
     model = getattr(model, "_orig_mod", getattr(model, "_torchdynamo_orig_callable", model))
@@ -143,7 +144,7 @@ class TrainingSteps(Dataset):
         self._graphs: list[Graph] | None = None
 
     def files(self) -> list[Path]:
-        """The sources of the factories' modules and of what they import that is not installed."""
+        """The sources of the factories' modules and of their imports that are not installed."""
         return [file for label in self._modules for file in source_files(label.partition(":")[0])]
 
     def graphs(self, split: Split) -> list[Graph]:

@@ -39,7 +39,7 @@ def collections() -> dict[str, dict[Split, list[Spec]]]:
 
 class ZooDataset(EntryDataset):
     """Graphs by entries: `{model: rnnlm, layers: 2, backward: true}` (a model of `graphopt.graphs.zoo` and its sizes;
-    what is left out has the model's default) or `{onnx: light_squeezenet}` (a CNN of the `onnx` package).
+    missing sizes have the model's default) or `{onnx: light_squeezenet}` (a CNN of the `onnx` package).
 
     collection: a key of `zoo/collections.yaml`. train, val, test: entries of a split instead of the collection's.
     cache_dir: folder of captured graphs; null: $GRAPHOPT_CACHE, else ~/.cache/graphopt.
@@ -84,7 +84,7 @@ class ZooDataset(EntryDataset):
 
 
 def spec_name(spec: Spec) -> str:
-    """What the graph is called: model, sizes, and `backward` for training graphs. Raises GraphError on a bad entry."""
+    """The graph's name: model, sizes, and `backward` for training graphs. Raises GraphError on a bad entry."""
     if not isinstance(spec, Mapping) or ("model" in spec) == ("onnx" in spec):
         raise GraphError(f"a zoo entry is {{model: NAME, sizes...}} or {{onnx: NAME}}, not {spec!r}")
     if "onnx" in spec:
@@ -108,7 +108,7 @@ def family_of(spec: Spec) -> str:
 
 
 def capture_model(spec: Spec, *, keep_program: bool = False) -> Graph:
-    """The graph of a `{model: ...}` entry; `keep_program` as in `capture`. Raises GraphError, naming what exists, on
+    """The graph of a `{model: ...}` entry; `keep_program` as in `capture`. Raises GraphError, with the known names, on
     unknown models and sizes."""
     from graphopt.graphs.readers.pytorch.capture import capture, fake_mode
     from graphopt.graphs.zoo import MODELS

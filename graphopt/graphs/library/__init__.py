@@ -1,1 +1,1 @@
-"""Models of packages that anyone can install, as graphs: what there is, how it is built, who captures it."""
+"""Models of packages that anyone can install, as graphs: their catalogue, construction and capture."""

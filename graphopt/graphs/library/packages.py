@@ -68,7 +68,7 @@ READ_AT_ONCE = (torch.linspace,)  # constructors ask these for numbers, such as 
 
 
 class _Readable(TorchFunctionMode):
-    """What constructors read is computed; all else is left to the mode around."""
+    """Values that constructors read are computed; all else is left to the mode around."""
 
     def __torch_function__(
         self, func: Callable[..., Any], types: Sequence[type], args: Sequence[Any] = (),
@@ -106,7 +106,7 @@ def sized(source: Literal["timm", "transformers"], entry: Mapping[str, Any], *, 
         return _as_trained(module, arguments) if weights else (module, arguments)
     except ImportError as error:
         raise GraphError(f"entry {entry[source]} needs {source} ({error}): pip install graphopt[models]") from error
-    except Exception as error:  # whatever constructors raise
+    except Exception as error:  # any exception of constructors
         said = " ".join(f"{type(error).__name__}: {error}".split())
         raise GraphError(f"{source} makes no {entry[source]} of these settings: {said}") from error
 

@@ -1,10 +1,10 @@
 """The captured graphs as two files: `graphs.zip`, a member per cluster of related families, and `index.json`.
 
 Left out are copies: graphs in which equally many ops have equal colours. Names of ops are made anew from their kinds
-when a graph is read, attributes are left out, and what counts up is kept as its steps, which compress better.
+when a graph is read, attributes are left out, and ascending numbers are kept as their steps, which compress better.
 
-Families are clustered by what their graphs are made of: the operators of an op and of what is within two hops of it.
-Two families are as far apart as the share of the smaller one's neighbourhoods that the other lacks; average linkage.
+Families are clustered by neighbourhoods of their ops: the operators of an op and of its neighbours within two hops. Two
+families are as far apart as the share of the smaller one's neighbourhoods that the other lacks; average linkage.
 """
 
 import io
@@ -134,8 +134,8 @@ def _as_steps(name: str, array: NDArray[Any]) -> NDArray[Any]:
 
 
 def unpack(content: bytes, source: str, called: Sequence[tuple[str, str]]) -> list[Graph]:
-    """The graphs of a cluster. called: their names and families, in order. Raises Unreadable or GraphError for what is
-    no such content."""
+    """The graphs of a cluster. called: their names and families, in order. Raises Unreadable or GraphError for other
+    content."""
     arrays = parse_npz(unpack_xz(content, MOST, source), source, MOST)
     if set(arrays) != {*ARRAYS, "lengths"} or arrays["lengths"].shape != (len(called), len(ARRAYS)):
         raise Unreadable(f"{source} does not hold the {len(called)} graphs that its index names")

@@ -19,7 +19,7 @@ WORDS, TOKENS, CLASSES = 1000, 256, 100
 
 
 class WithLoss(nn.Module):
-    """A model and the cross-entropy of what `read` takes from its result; the last input is the target."""
+    """A model and the cross-entropy of the logits that `read` takes from its result; the last input is the target."""
 
     def __init__(self, model: nn.Module, read: Callable[[Any], Tensor]) -> None:
         super().__init__()

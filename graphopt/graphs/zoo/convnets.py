@@ -248,7 +248,7 @@ def _separable_twice(channels: int, kernel: int, stride: int) -> nn.Module:
 
 
 class AmoebaCell(nn.Module):
-    """Five pairwise combinations of two earlier states; what no pair reads is concatenated."""
+    """Five pairwise combinations of two earlier states; states that no pair reads are concatenated."""
 
     def __init__(self, before: int, last: int, channels: int, *, shrink_before: bool, reduction: bool) -> None:
         super().__init__()

@@ -33,7 +33,7 @@ def save_graph(path: str | Path, graph: Graph) -> None:
 
 
 def graph_content(graph: Graph) -> bytes:
-    """What `save_graph` writes."""
+    """The content of a file of `save_graph`."""
     content = BytesIO()
     _write(content, graph)
     return content.getvalue()
@@ -60,7 +60,7 @@ class _OtherFormat(Exception):
 
 
 def _check_texts(texts: Any) -> None:
-    """Raises ValueError unless the texts of a file are what `save_graph` writes."""
+    """Raises ValueError unless the texts of a file are as `save_graph` writes them."""
     if isinstance(texts, dict) and texts.get("format") != FORMAT:
         raise _OtherFormat(str(texts.get("format"))[:40])
     names = [texts["name"], texts["family"], texts["hash"], *texts["op_names"]]
@@ -83,7 +83,7 @@ def stored_arrays(file: dict[str, NDArray[Any]]) -> dict[str, Any]:
 
 
 def load_graph(path: str | Path) -> Graph:
-    """Reads what `save_graph` wrote. Raises GraphError when the file is missing, damaged or of another format."""
+    """Reads a file of `save_graph`. Raises GraphError when the file is missing, damaged or of another format."""
     path = Path(path)
     if not path.is_file():
         raise GraphError(f"no graph file {path}; save_graph writes such files")

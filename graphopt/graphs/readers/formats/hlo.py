@@ -1,6 +1,6 @@
-"""Programs of XLA (HLO, StableHLO) to `Graph`: what `hlo_text`, `hlo_protobuf` and `stable_hlo` read.
+"""Programs of XLA (HLO, StableHLO) to `Graph`, from modules that `hlo_text`, `hlo_protobuf` and `stable_hlo` read.
 
-Calls and fusions are opened, so that what a compiler decided does not count: an instruction is an op, named after the
+Calls and fusions are opened, so that a compiler's decisions do not count: an instruction is an op, named after the
 calls that it is in. Choices of ours:
 
 - a loop is one opaque op with the FLOP of all its trips; where nothing says how many, there is one, with a warning
@@ -8,7 +8,7 @@ calls that it is in. Choices of ours:
 - a constant with one value everywhere is an immediate of its elementwise readers; others are weights
 - an unknown instruction, a collective and a custom call are opaque; sparse shapes and dynamic sizes count as stated
 
-FLOP of dot and convolution: twice the results times what is summed for each; of others, the operator's own count.
+FLOP of dot and convolution: twice the results times the terms of each sum; of others, the operator's own count.
 """
 
 import warnings
@@ -51,9 +51,9 @@ Shape: TypeAlias = "tuple[str, tuple[int, ...]] | list[Shape]"  # element type a
 
 @dataclass(frozen=True, slots=True)
 class Instruction:
-    """shape: of the result. operands: names in its computation. calls: computations. index: of a parameter, or of what
-    is taken out of a tuple. summed: of a dot or convolution, how many products each result sums. value: of a whole
-    constant. trips: of a loop, if the file says."""
+    """shape: of the result. operands: names in its computation. calls: computations. index: of a parameter, or of an
+    item of a tuple. summed: of a dot or convolution, how many products each result sums. value: of a whole constant.
+    trips: of a loop, if the file says."""
 
     name: str
     opcode: str
@@ -91,7 +91,7 @@ Value: TypeAlias = "Data | list[Value]"
 
 
 def graph_of(module: Module) -> Graph:
-    """Raises GraphError on what does not fit together."""
+    """Raises GraphError where parts do not fit together."""
     builder = GraphBuilder(module.name, module.name)
     walk = _Walk(module, builder, [0])
     entry = module.computations[module.entry]
@@ -125,7 +125,7 @@ class _Walk:
         return self._constants[leaf]
 
     def run(self, name: str, given: "Mapping[int, Value]", prefix: str, depth: int) -> "Value":
-        """What a computation returns. given: its parameters."""
+        """The results of a computation. given: its parameters."""
         if name not in self._module.computations or depth > MOST_CALLS:
             raise GraphError(f"{self._module.name}: computation {name[:80]} is missing, or calls itself")
         known: dict[str, Value] = {}
@@ -227,7 +227,7 @@ class _Walk:
         return max(0, -((start.value - limit.value - (until.direction == "LE")) // step))
 
     def _by_name(self, computation: str) -> tuple[dict[str, Instruction], Instruction | None]:
-        """The instructions of a computation, and what it returns."""
+        """The instructions of a computation, and its result."""
         found = {one.name: one for one in self._module.computations.get(computation, ())}
         return found, found.get(self._module.roots.get(computation, ""))
 

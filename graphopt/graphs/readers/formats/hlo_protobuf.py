@@ -142,7 +142,7 @@ def _shape(one: Fields, depth: int) -> "Shape":
 
 
 def _fields(message: Any) -> Fields:
-    """What a message holds, by number; fields of fixed size are left out."""
+    """The fields of a message, by number; fields of fixed size are left out."""
     if not isinstance(message, bytes):
         raise ValueError("a number stands where a message has to")
     found: dict[int, list[Any]] = {}
@@ -201,6 +201,6 @@ def _signed(value: int) -> int:
 
 
 def _text(value: Any) -> str | None:
-    """None for what is no plain text."""
+    """None for other values than plain text."""
     text = value.decode(errors="replace") if isinstance(value, bytes) else "\0"
     return text if text.isprintable() else None

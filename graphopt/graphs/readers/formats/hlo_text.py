@@ -29,7 +29,7 @@ _TRIPS = re.compile(r'"?known_trip_count"?\s*[:=]\s*\{\s*"?n"?\s*[:=]\s*"?(\d{1,
 
 
 def read_hlo(path: str | Path) -> Graph:
-    """Raises GraphError, in one sentence with the line, on what is no HLO."""
+    """Raises GraphError, in one sentence with the line, on other text than HLO."""
     path = Path(path)
     try:
         text = read_text(path, MOST_BYTES)
@@ -107,7 +107,7 @@ def _shape(text: str, place: str) -> "tuple[Shape, str]":
 
 
 def _until_closed(text: str, place: str) -> tuple[str, str]:
-    """What stands before the bracket that closes one opened before the text, and behind it."""
+    """The text before the bracket that closes one opened before the text, and the text behind it."""
     open_, position = 1, 0
     for found in _BRACKET.finditer(text):
         if len(found[0]) == 1:

@@ -58,7 +58,7 @@ class _Open:
 
 
 def read_stable_hlo(path: str | Path) -> Graph:
-    """Raises GraphError, in one sentence with the line, on what is no such text."""
+    """Raises GraphError, in one sentence with the line, on other text."""
     path = Path(path)
     try:
         text = read_text(path, MOST_BYTES)
@@ -218,7 +218,7 @@ class _MlirReader:
                 self._add(Instruction(f"{name}#{i}", "get-tuple-element", part, (name,), index=i))
 
     def _as_tuples(self, opened: _Open) -> None:
-        """In HLO a loop's regions have one argument, a tuple; what they read from outside comes after it."""
+        """In HLO a loop's regions have one argument, a tuple; values that they read from outside come after it."""
         for region in opened.regions:
             own = [one for one in region.instructions if one.opcode == "parameter"]
             mine = [one for one in own if one.name not in region.outside]

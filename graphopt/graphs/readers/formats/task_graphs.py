@@ -29,7 +29,7 @@ _BAD = (Unreadable, ValueError, KeyError, TypeError, IndexError, AttributeError,
 
 @contextmanager
 def _reading(path: Path, what: str, needs: str) -> Iterator[None]:
-    """Raises GraphError, in one sentence, where the file is not what it should be."""
+    """Raises GraphError, in one sentence, where the file is not of its format."""
     if not path.is_file():
         raise GraphError(f"no file {path}; give the path of {what}")
     try:
@@ -252,8 +252,8 @@ def read_layer_graph(path: str | Path) -> Graph:
     """Reads {"nodes": [{id, cpuLatency, fpgaLatency, size}], "edges": [{sourceId, destId, cost}]}.
 
     Of nodes also colorClass (null or absent: alone), supportedOnFpga (0: takes for ever there) and isBackwardNode,
-    which becomes the attribute `backward`. Ids are numbers or strings. What a node keeps becomes a weight. One FLOP is
-    a second on the accelerator (on the CPU where the former cannot).
+    which becomes the attribute `backward`. Ids are numbers or strings. Memory that a node keeps becomes a weight. One
+    FLOP is a second on the accelerator (on the CPU where the former cannot).
     """
     path = Path(path)
     data = _load(path)

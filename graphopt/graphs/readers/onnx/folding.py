@@ -42,7 +42,7 @@ def evaluated(
         if max(SIZES[node.op_type](inputs, attributes), read) > most:
             return None
         return _run(node, given, opsets)
-    except Exception:  # what a malformed node raises here or there; its value then counts as unknown
+    except Exception:  # any exception by a malformed node; its value then counts as unknown
         return None
 
 
@@ -246,7 +246,7 @@ def stays_short(model: ModelProto) -> bool:
 
 
 def _length(node: NodeProto, inputs: list[int]) -> int:
-    """How many sizes ONNX's inference may know of the results; 0 for what holds no sizes."""
+    """How many sizes ONNX's inference may know of the results; 0 for nodes whose results are no sizes."""
     match node.op_type:
         case "Shape":
             return RANK

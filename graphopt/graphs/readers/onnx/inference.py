@@ -54,7 +54,7 @@ _CHILDREN: dict[int, _Child] = {}  # by the process that asks; never dropped, si
 
 
 def settled(model: ModelProto, source: str) -> tuple[ModelProto, str]:
-    """The model with the shapes of its tensors, small constants computed, and what a strict inference had to say."""
+    """The model with the shapes of its tensors, small constants computed, and the message of a strict inference."""
     return _asked("settle", model, source, False)
 
 
@@ -69,7 +69,7 @@ def inlined(model: ModelProto, source: str) -> ModelProto:
 
 
 def _asked(what: Request, model: ModelProto, source: str, follow: bool) -> tuple[ModelProto, str]:
-    """Raises InferenceDied, and GraphError with what ONNX says of a malformed model."""
+    """Raises InferenceDied, and GraphError with ONNX's message on a malformed model."""
     if os.getpid() not in _CHILDREN:
         _CHILDREN[os.getpid()] = _Child()
     child = _CHILDREN[os.getpid()]
@@ -153,7 +153,7 @@ def _check_ranks(graph: GraphProto, most: int) -> None:
 
 
 def _limit(memory: int, seconds: int) -> None:
-    """Of the whole process, beyond what it has used so far; what is stricter stays."""
+    """Of the whole process, beyond its usage so far; stricter limits stay."""
     used = resource.getrusage(resource.RUSAGE_SELF)
     spent = math.ceil(used.ru_utime + used.ru_stime)
     has = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
@@ -165,6 +165,6 @@ def _limit(memory: int, seconds: int) -> None:
 def main(arguments: list[str]) -> int:
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     silence = os.open(os.devnull, os.O_WRONLY)
-    for stream in (1, 2):  # what the C++ says when it dies is no sentence
+    for stream in (1, 2):  # the last words of C++ are no sentence
         os.dup2(silence, stream)
     return serve(arguments, answer)

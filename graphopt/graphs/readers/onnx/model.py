@@ -1,5 +1,5 @@
-"""What an ONNX model consists of, for both readers: that of graphs (translation.py) and of programs (rewrite/io); and
-what it has to be before anything is computed from it: names, numbers and sizes that make sense.
+"""The parts of an ONNX model, for both readers: that of graphs (translation.py) and of programs (rewrite/io); and
+checks before anything is computed from it: names, numbers and sizes that make sense.
 
 A small file may ask for anything: functions that call each other twice, tensors of more elements than there are
 numbers, subgraphs within subgraphs. All of it is refused by `vet`, in one sentence that names the file.
@@ -59,14 +59,14 @@ def subgraphs(node: NodeProto) -> list[GraphProto]:
 
 
 def constants_of(graph: GraphProto) -> dict[str, TensorProto]:
-    """Stored tensors by name: weights, and what Constant nodes hold."""
+    """Stored tensors by name: weights, and values of Constant nodes."""
     held = [(node.output[0], a.t) for node in graph.node if node.op_type == "Constant" and node.output
             for a in node.attribute if a.name == "value"]  # fmt: skip
     return {**{w.name: w for w in graph.initializer}, **dict(held)}
 
 
 def types_of(graph: GraphProto) -> dict[str, ValueInfoProto]:
-    """What is stated of tensors, by name."""
+    """Declared types of tensors, by name."""
     return {v.name: v for v in (*graph.value_info, *graph.input, *graph.output)}
 
 
@@ -118,7 +118,7 @@ def made_in(graph: GraphProto) -> set[str]:
 
 
 def values_of(tensor: TensorProto, source: str) -> NDArray[Any]:
-    """The array of a stored tensor. Raises GraphError when what is stored is not what it says."""
+    """The array of a stored tensor. Raises GraphError when the stored bytes do not fit its type and shape."""
     try:
         return onnx.numpy_helper.to_array(tensor)
     except Exception as error:  # numpy's, protobuf's, and those of onnx
@@ -139,7 +139,7 @@ def plain_attributes(node: NodeProto) -> dict[str, Any]:
     return plain
 
 
-# --- What makes no sense.
+# --- Checks.
 
 
 NODE, WRITTEN_OUT = 256, 2**28  # bytes of a node at least, of all functions where they are called
@@ -215,7 +215,7 @@ def _all_nodes(nodes: Iterable[NodeProto]) -> Iterator[NodeProto]:
 
 
 def _vet_text(graph: GraphProto, source: str) -> None:
-    """Names are text. The library gives bytes for what is none."""
+    """Names are text. The library gives bytes for other content."""
     values = (*graph.input, *graph.output, *graph.value_info)
     names = [value.name for value in values]
     names += [d.dim_param for value in values for d in value.type.tensor_type.shape.dim]

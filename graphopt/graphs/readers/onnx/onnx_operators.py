@@ -1,6 +1,6 @@
 """ONNX operators: which of our kinds each one is, and how many FLOP it takes.
 
-What stands in no table is unknown: an opaque op. FLOP are by formula, from the definitions of the operators; a
+An operator of no table is unknown: an opaque op. FLOP are by formula, from the definitions of the operators; a
 multiply-add is two. Formulas raise IndexError, KeyError, TypeError or ValueError where a shape or an attribute that
 they need is not there.
 """
@@ -19,7 +19,7 @@ DIVISION, GELU, NORM, SOFTMAX = (OPERATORS[OPERATOR_ID[k]].flop for k in ("div",
 
 @dataclass(frozen=True)
 class NodeShapes:
-    """One node with what shape inference found; None where an input or output is absent or its shape is unknown."""
+    """One node with the results of shape inference; None where an input or output is absent or its shape is unknown."""
 
     op_type: str
     attributes: Mapping[str, Any]

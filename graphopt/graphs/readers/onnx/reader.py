@@ -1,4 +1,4 @@
-"""ONNX models as graphs: one op per compute node; initialisers and what is computed from constants alone are weights.
+"""ONNX models as graphs: one op per compute node; initialisers and results of constants alone are weights.
 
 Weights are read by shape and type only, so a model's external weight files need not be there.
 """
@@ -41,7 +41,8 @@ def read_onnx(path: str | Path, *, family: str | None = None, dims: Mapping[str,
     """Reads a model. Unknown operators become opaque ops, with one warning per model that counts them.
 
     dims fixes open input dimensions by name (unnamed ones: `<input>_<axis>`). The family defaults to the file's name.
-    Raises GraphError for what is not a model, or has open dimensions, a cycle, no op or an input that nothing makes.
+    Raises GraphError for a file that is no model, or has open dimensions, a cycle, no op or an input that nothing
+    makes.
     """
     path, dims = Path(path), dict(dims or {})
     model = parse(path, external=False)

@@ -1,6 +1,6 @@
-"""From an ONNX model with inferred shapes to a graph: what is constant, what becomes an op, what each op reads.
+"""From an ONNX model with inferred shapes to a graph: its constants, ops, and the operands of each op.
 
-If costs what its dearer branch does, Loop and Scan what their body does, as often as they run it.
+If costs as much as its dearer branch, Loop and Scan as much as their body, as often as they run it.
 
 The body of a loop is taken to keep the shapes that it begins with. Memory traffic within a body is not counted: an op
 of the graph reads its operands, those that the body captures among them, and writes its results, once.
@@ -73,7 +73,7 @@ class Scope:
 
 
 def node_work(node: NodeProto, scope: Scope) -> FlopCount:
-    """FLOP of any node, with what its subgraphs do."""
+    """FLOP of any node, those of its subgraphs included."""
     if node.op_type not in BODIES or kind_of(node.domain, node.op_type) is None:
         return work_of(NodeShapes(node.op_type, plain_attributes(node), [scope.shape(n) for n in node.input],
                             [scope.shape(n) for n in node.output], node.domain))  # fmt: skip
@@ -82,7 +82,7 @@ def node_work(node: NodeProto, scope: Scope) -> FlopCount:
         return bodies[node.op_type](node, scope)
     except (MemoryError, InferenceDied):
         raise
-    except Exception:  # what a malformed body raises here, or ONNX says of it
+    except Exception:  # any exception by a malformed body, of ONNX too
         return FlopCount(0.0, "its body is not counted")
 
 
@@ -91,7 +91,7 @@ def _branches(node: NodeProto, scope: Scope) -> FlopCount:
 
 
 def _loop(node: NodeProto, scope: Scope) -> FlopCount:
-    """Inputs: the number of trips, whether to begin, what is carried; the body's: the trip, the condition, the same."""
+    """Inputs: the number of trips, whether to begin, carried values; the body's: the trip, the condition, the same."""
     (body,) = subgraphs(node)
     carried = [scope.types.get(name) or _stated(name, scope) for name in node.input[2:]]
     known = {inner.name: outer for inner, outer in zip(body.input[2:], carried) if outer is not None}
@@ -99,7 +99,7 @@ def _loop(node: NodeProto, scope: Scope) -> FlopCount:
 
 
 def _scan(node: NodeProto, scope: Scope) -> FlopCount:
-    """The last inputs are cut along an axis each; before them comes what is carried."""
+    """The last inputs are cut along an axis each; before them come carried values."""
     (body,) = subgraphs(node)
     attributes = plain_attributes(node)
     cut = int(attributes["num_scan_inputs"])
@@ -134,7 +134,7 @@ def _body(graph: GraphProto, known: Types, scope: Scope) -> FlopCount:
 
 
 def _inner_scope(graph: GraphProto, known: Types, scope: Scope) -> Scope:
-    """Types of all tensors of a subgraph, by inference on it as a model of its own, which takes what it captures."""
+    """Types of all tensors of a subgraph, by inference on it as a model of its own, with captured tensors as inputs."""
     model = ModelProto(ir_version=8)
     model.opset_import.extend(onnx.helper.make_opsetid(domain, version) for domain, version in scope.opsets.items())
     model.graph.CopyFrom(graph)
@@ -164,7 +164,7 @@ def _stated(name: str, scope: Scope) -> ValueInfoProto | None:
 
 @dataclass
 class Account:
-    """What is to be said of a model: ops that stay opaque, and ops whose FLOP are not all counted."""
+    """Warnings about a model: ops that stay opaque, and ops whose FLOP are not all counted."""
 
     unknown: Counter[str] = field(default_factory=Counter)
     opaque: Counter[str] = field(default_factory=Counter)  # whose operator is known
@@ -322,7 +322,7 @@ class Translation:
             self.shapeless.append(name)
             return self.builder.tensor((0,), weight=weight)
         kind = self._element_type(name)
-        num_bytes = (prod(shape) * BITS.get(kind, 8) + 7) // 8  # what they truly take
+        num_bytes = (prod(shape) * BITS.get(kind, 8) + 7) // 8  # their true size
         return self.builder.tensor(shape, known_dtype(dtype_of(kind)), weight=weight, num_bytes=num_bytes)
 
     def _shape(self, name: str) -> Shape | None:

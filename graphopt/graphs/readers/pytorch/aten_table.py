@@ -96,7 +96,7 @@ METADATA_ONLY = frozenset(  # they read an operand's shape, never its values
 
 WRITES_INTO = frozenset(("slice_scatter", "select_scatter", "diagonal_scatter"))  # into a uniform base: a padding
 
-# Decomposed besides PyTorch's core set: what would hide the work of several kernels in one op.
+# Decomposed besides PyTorch's core set: operators that hide the work of several kernels.
 _FURTHER = "_softmax _log_softmax addmv gelu elu leaky_relu native_dropout _scaled_dot_product_flash_attention_for_cpu"
 # Core decomposes these into long index arithmetic, and `eye` into counting in types that eager torch cannot count in.
 _KEEP = "upsample_nearest2d upsample_nearest1d upsample_bilinear2d eye"
@@ -218,7 +218,7 @@ _CATEGORY = {name: OPERATORS[i].category for name, i in OPERATOR_ID.items()}
 def flops(name: str, kind: str, args: Sequence[Any], operands: Sequence[Any], results: Sequence[Any]) -> float | None:
     """FLOP of the ATen operator `name` on real numbers, 2 per multiply-add; None: the kind's count per element.
 
-    operands, results: what has a `shape`, in the order of the arguments.
+    operands, results: values with a `shape`, in the order of the arguments.
     """
     if name.startswith("_fft_"):
         return _fourier(name, args[1], operands[0].shape, results[0].shape)
@@ -234,7 +234,7 @@ def flops(name: str, kind: str, args: Sequence[Any], operands: Sequence[Any], re
     if kind == "matmul":
         groups = results[0].shape[0] if name == "_grouped_mm" and len(first.shape) == len(second.shape) == 2 else 1
         return 2.0 * _numel(results[0]) * float(first.shape[-1]) / groups  # groups share the rows that are summed
-    if name == "convolution_backward":  # both gradients cost what the forward convolution did
+    if name == "convolution_backward":  # both gradients cost as much as the forward convolution
         weight, transposed = operands[2], bool(args[7])
         rows = second if transposed else first
     else:

@@ -1,7 +1,7 @@
 """Any `nn.Module` to a `Graph` of primitive operators, without computing anything: traced with fake tensors.
 
-What runs is recorded into an FX graph, as `torch.fx.experimental.proxy_tensor.make_fx` gives with fake tensors, in a
-quarter of its time. There is one dispatch mode on top of the fake one, and one FX node per operator.
+Operators that run are recorded into an FX graph, as `torch.fx.experimental.proxy_tensor.make_fx` gives with fake
+tensors, in a quarter of its time. There is one dispatch mode on top of the fake one, and one FX node per operator.
 """
 
 # mypy: disable-error-code="no-any-return, no-untyped-call"
@@ -57,7 +57,7 @@ class _Call:
         return [*self.weights.values(), *tensors_in(self.arguments)]
 
     def following(self, run: Callable[..., Any]) -> Callable[..., Any]:
-        """The function, with what is known of values."""
+        """The function, with known values."""
 
         def follow(*flat: Tensor) -> Any:
             with self.values or nullcontext():
@@ -66,7 +66,7 @@ class _Call:
         return follow
 
     def result(self, flat: Sequence[Tensor]) -> Any:
-        """What the module returns where `flat` stands for `given`."""
+        """The module's result where `flat` stands for `given`."""
         inputs = iter(flat[len(self.weights) :])
         args, kwargs = with_tensors(self.arguments, lambda _: next(inputs))
         with unchanged(self.module):
@@ -78,15 +78,14 @@ def capture(module: nn.Module, example_inputs: Any, *, name: str, family: str, b
     """The graph of one call of `module`, in evaluation mode; with `backward`, in training mode and with its gradients.
 
     `example_inputs` are the call's arguments as `arguments_of` reads them; of tensors in them only shapes and dtypes
-    count. What the module returns may be nested as deep.
-    Backward: gradients start from the output called `loss` (a key or an attribute that is one number), else from all
-    floating outputs. The gradients arriving there are graph inputs; those of parameters, and of inputs that require
-    them, are further outputs. Updates of buffers (running statistics) are not traced.
-    Shapes may depend on the values of inputs that are whole numbers or truth values, such as edges. Then the graph is
-    that of the example's values, with a warning.
-    `keep_program` keeps the traced `GraphModule`, whose placeholders are parameters, buffers, inputs, output gradients;
-    its `meta["weights"]` has the first two by name, a node's `meta["source"]` the `Source` of what the call computes.
-    Raises GraphError, in one sentence, when the module cannot be traced or its shapes depend on other values.
+    count. The module's results may be nested as deep. Backward: gradients start from the output called `loss` (a key or
+    an attribute that is one number), else from all floating outputs. The gradients arriving there are graph inputs;
+    those of parameters, and of inputs that require them, are further outputs. Updates of buffers (running statistics)
+    are not traced. Shapes may depend on the values of inputs that are whole numbers or truth values, such as edges.
+    Then the graph is that of the example's values, with a warning. `keep_program` keeps the traced `GraphModule`, whose
+    placeholders are parameters, buffers, inputs, output gradients; its `meta["weights"]` has the first two by name, a
+    node's `meta["source"]` is the `Source` of its call. Raises GraphError, in one sentence, when the module cannot be
+    traced or its shapes depend on other values.
     """
     arguments = arguments_of(example_inputs)
 
@@ -117,8 +116,8 @@ _CONTAINERS = (dict, OrderedDict, defaultdict, list, set)
 
 @contextmanager
 def unchanged(module: nn.Module) -> Iterator[None]:
-    """Afterwards the module has the attributes that it had, and lists, dictionaries and sets in these hold what they
-    held. A module with a cache would keep fake tensors, and hand them out from then on."""
+    """Afterwards the module has the attributes that it had, and lists, dictionaries and sets in these have their former
+    contents. A module with a cache would keep fake tensors, and hand them out from then on."""
     held = list[tuple[Any, Any]]()
     ahead: list[Any] = [part.__dict__ for part in module.modules()]
     seen = set[int]()
@@ -142,8 +141,8 @@ def fake_mode() -> FakeTensorMode:
 
 
 def _prepared(module: nn.Module, arguments: Arguments, values: KnownValues | None) -> _Call:
-    """The call with fake tensors of one mode: theirs if there is one. What stands on `meta` is taken to the CPU.
-    values: follows those of the inputs."""
+    """The call with fake tensors of one mode: theirs if there is one. Tensors on `meta` are taken to the CPU. values:
+    follows those of the inputs."""
     refuse_what_cannot_be_called(module)
     weights: dict[str, Tensor] = {**dict(module.named_parameters()), **dict(module.named_buffers())}
     modes = [t.fake_mode for t in (*weights.values(), *tensors_in(arguments)) if isinstance(t, FakeTensor)]
@@ -203,7 +202,7 @@ def _leaves(flat: Sequence[Tensor], wanted: list[int]) -> list[Tensor]:
 
 
 def _with_gradients(call: _Call, wanted: list[int]) -> Callable[..., Any]:
-    """The call's outputs, followed by the gradients of the tensors at `wanted`; what follows the call's own tensors are
+    """The call's outputs, followed by the gradients of the tensors at `wanted`; the tensors after the call's own are
     the gradients that arrive at `_starts`."""
 
     def run(*flat: Tensor) -> list[Tensor | None]:
@@ -228,7 +227,7 @@ def _trace(run: Callable[..., Any], arguments: list[Tensor], fake: FakeTensorMod
     graph, constants = record(run, arguments, _decompositions(), fake, keep_values=keep_values, names=names)
     if any(_updates_in_place(node) for node in graph.nodes):
         graph, constants = record(run, arguments, {}, fake, keep_values=False)
-        # constants are arguments, so that what is written into them is not written into the module
+        # constants are arguments, so that writes into them do not reach the module
         held = dict(constants.named_buffers())
         pure = functionalize(partial(functional_call, GraphModule(constants, graph)))
 
@@ -288,7 +287,7 @@ _INNER = (str(Path(torch.__file__).parent), str(Path(__file__).parents[3]), "<")
 
 @dataclass(frozen=True, slots=True)
 class TensorMetadata:
-    """Shape and dtype of a result: what `node.meta["val"]` holds where the fake tensor itself is not kept."""
+    """Shape and dtype of a result: `node.meta["val"]` where the fake tensor itself is not kept."""
 
     shape: tuple[int, ...]
     dtype: torch.dtype
@@ -314,7 +313,7 @@ def sources(graph: Graph) -> dict[str, Source]:
 
 
 def tell_sources(graph: Graph, nodes: Iterable[Node]) -> None:
-    """Keeps where the nodes of a graph that `torch.compile` made come from, by what PyTorch notes of them."""
+    """Keeps where the nodes of a graph that `torch.compile` made come from, by PyTorch's own notes."""
     found = {node.name: source for node in nodes if any(source := _noted(node))}
     if found:
         if len(_TOLD) >= MOST_TOLD:
@@ -340,7 +339,7 @@ def _line(file: str, line: object) -> str:
 
 
 def _source(names: Mapping[int, str]) -> Source:
-    """Of what is being called, by the frames between here and `record`."""
+    """Of the present call, by the frames between here and `record`."""
     module = line = ""
     frame = sys._getframe(1)
     while frame.f_back is not None and frame.f_code is not record.__code__ and not (module and line):
@@ -356,7 +355,7 @@ def record(run: Callable[..., Any], arguments: Sequence[Tensor], table: Decompos
            keep_values: bool, names: Mapping[int, str] | None = None) -> tuple[FxGraph, nn.Module]:  # fmt: skip
     """The graph of `run(*arguments)` and the module that holds its constants: `GraphModule(constants, graph)` runs it.
 
-    Placeholders are the arguments (fake tensors of `fake`), outputs what `run` returns (a list). `table` replaces
+    Placeholders are the arguments (fake tensors of `fake`), outputs the results of `run` (a list). `table` replaces
     operators by functions of simpler ones. `keep_values` keeps a fake tensor per node in `node.meta["val"]`, else a
     `TensorMetadata`. names: paths of modules by their id, for `node.meta["source"]`.
     """

@@ -1,9 +1,10 @@
 """Execution traces of PyTorch (`torch.profiler.ExecutionTraceObserver`, the JSON that Chakra reads) to `Graph`.
 
-A trace is a tree of calls. Of each branch the outermost operator with a kind of ours is one op (`addmm`, not what it
-calls); a branch without any is one opaque op for each leaf. Operators that only make room are none. Values follow
-storages: a read depends on the last write into the tensor's storage, whichever view made it. What nothing wrote is an
-input; what nothing reads is an output. Collectives are opaque. Times are not read, since these traces hold none.
+A trace is a tree of calls. Of each branch the outermost operator with a kind of ours is one op (`addmm`, not the
+operators that it calls); a branch without any is one opaque op for each leaf. Operators that only make room are none.
+Values follow storages: a read depends on the last write into the tensor's storage, whichever view made it. Values that
+nothing wrote are inputs; values that nothing reads are outputs. Collectives are opaque. Times are not read, since these
+traces hold none.
 """
 
 import re
@@ -61,7 +62,7 @@ class _Value:
 
 @dataclass(slots=True)
 class _Called:
-    """schema: empty for what is no operator."""
+    """schema: empty for other calls than operators."""
 
     number: int
     name: str

@@ -30,13 +30,13 @@ _LARGEST_ATTRIBUTE = 64  # longer lists of constants say nothing about cost
 
 
 def read_fx(graph: FxGraph, *, name: str, family: str, weights: int, program: Any, keep_writes: bool = False) -> Graph:
-    """The graph of a traced module whose first `weights` placeholders are parameters and buffers. keep_writes: what is
-    written into inputs counts as an output.
+    """The graph of a traced module whose first `weights` placeholders are parameters and buffers. keep_writes: values
+    written into inputs count as outputs.
 
-    Shapes come from `node.meta["val"]`. What depends on weights and constants alone is folded into one weight tensor; a
-    view of a weight stays a view where the weight itself is read as well. Constants with one value everywhere are
-    immediates of elementwise readers: these read no tensor for them. Op names are FX node names.
-    Raises GraphError on dynamic shapes, unknown dtypes and when nothing is computed.
+    Shapes come from `node.meta["val"]`. Values of weights and constants alone are folded into one weight tensor; a view
+    of a weight stays a view where the weight itself is read as well. Constants with one value everywhere are immediates
+    of elementwise readers: these read no tensor for them. Op names are FX node names. Raises GraphError on dynamic
+    shapes, unknown dtypes and when nothing is computed.
     """
     reader = _FxReader(graph, name, weights)
     reader.classify()
@@ -44,7 +44,7 @@ def read_fx(graph: FxGraph, *, name: str, family: str, weights: int, program: An
 
 
 class _FxReader:
-    """`classify` walks all nodes, `build` keeps what outputs need and writes ops. A node stands for its value."""
+    """`classify` walks all nodes, `build` keeps nodes that outputs need and writes ops. A node stands for its value."""
 
     def __init__(self, graph: FxGraph, name: str, weights: int) -> None:
         self.name, self.nodes = name, list(graph.nodes)
@@ -62,13 +62,13 @@ class _FxReader:
         """Tensors the node is given, in order, with repetitions. A reshape of a reshape reads the first's source."""
         given = [self.root(n) for n in nodes_in((node.args, node.kwargs))]
         if node.op == "call_function" and _op_name(node) == "copy_":
-            return given[1:]  # what it overwrites is not read
+            return given[1:]  # its overwritten operand is not read
         if self.kind.get(node) == "reshape" and self.kind.get(given[0]) == "reshape" and given[0] not in self.constant:
             return self.operands(given[0])
         return given
 
     def value(self, node: Node) -> Any:
-        """Shape and dtype of what the node makes (a fake tensor or a `TensorType`), or a tuple of them."""
+        """Shape and dtype of the node's result (a fake tensor or a `TensorType`), or a tuple of them."""
         value = node.meta["val"]
         return tuple(value) if isinstance(value, list) else value
 
@@ -204,7 +204,7 @@ class _FxReader:
                 builder.op(self.kind[node], inputs, made, flops=self._flops(node, inputs, made, builder),
                            name=node.name, attributes=_attributes(node))  # fmt: skip
         for node in outputs:
-            for result in parts.get(node, [node]):  # of what makes several and writes into an operand
+            for result in parts.get(node, [node]):  # of a node with several results that writes into an operand
                 builder.output(handles[result])
         self._warn(alive)
         return builder.build(program)

@@ -1,4 +1,4 @@
-"""Beside fake tensors, values of what follows from inputs whose values are known.
+"""Beside fake tensors, values that follow from inputs of known values.
 
 Indices by masks, `nonzero`, `unique` and numbers that are read from tensors ask for values, which fake tensors lack. In
 graph networks they follow from the edges alone, in language models from token ids and masks, so whole numbers and truth
@@ -29,8 +29,8 @@ _BY_MASK = (torch.ops.aten.index.Tensor, torch.ops.aten.index_put.default, torch
 
 
 class KnownValues(TorchDispatchMode):
-    """Operators whose operands are all known are computed with values, too. What only values can tell becomes a fake
-    tensor that holds them (`_stored_values`); masks become the positions where they hold."""
+    """Operators whose operands are all known are computed with values, too. A result whose shape only values tell
+    becomes a fake tensor that holds them (`_stored_values`); masks become the positions where they hold."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""What a module is called with and what it returns: the tensors within any nesting of containers and objects."""
+"""Arguments and results of modules: the tensors within any nesting of containers and objects."""
 
 import dataclasses
 from collections.abc import Callable, Mapping
@@ -68,13 +68,14 @@ def tensors_in(value: Any) -> list[Tensor]:
 
 
 def with_tensors(value: Any, change: Callable[[Tensor], Any]) -> Any:
-    """The value with every tensor in it changed, in the order of `tensors_in`; what holds none is left as it is."""
+    """The value with every tensor in it changed, in the order of `tensors_in`; values without tensors are left as they
+    are."""
     return _Changing(change, {}).of(value)
 
 
 @dataclasses.dataclass
 class _Changing:
-    """Copies of what holds tensors; the same copy wherever the same object is met."""
+    """Copies of objects that hold tensors; the same copy wherever the same object is met."""
 
     change: Callable[[Tensor], Any]
     copies: dict[int, Any]
@@ -97,8 +98,8 @@ class _Changing:
 
 
 def _registered(value: Any) -> tuple[list[Any], Any] | None:
-    """Children and structure of a container that torch knows (tuple, list, dict, named tuple and what is registered
-    with its `pytree`), one level deep; None for anything else."""
+    """Children and structure of a container that torch knows (tuple, list, dict, named tuple and types registered with
+    its `pytree`), one level deep; None for anything else."""
     children, structure = tree_flatten(value, is_leaf=lambda part: part is not value)
     return None if structure.is_leaf() else (children, structure)
 

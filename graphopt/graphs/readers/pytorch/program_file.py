@@ -78,10 +78,10 @@ _OPS = ("placeholder", "get_attr", "call_function", "output")
 
 @dataclass(frozen=True, eq=False)
 class FxProgram:
-    """A graph of tensor operators with fixed shapes, and what it is run on.
+    """A graph of tensor operators with fixed shapes, and its inputs.
 
     gm: flat tensors in, a flat tuple or list of tensors (or None) out; `meta["val"]` of its nodes are fake tensors. It
-    may write into inputs (`aten.copy_`). phase, donated: what a compiler is told beside the graph: which part of a
+    may write into inputs (`aten.copy_`). phase, donated: facts for a compiler beside the graph: which part of a
     training step this is, and the inputs whose memory may be used for results. device: where all inputs lie. choices:
     nodes that the compiler may as well store as inline -> whether it stores them, where that is known. Without a GPU it
     cannot be asked about programs of one.
@@ -101,7 +101,7 @@ class FxProgram:
 
 
 def save_program(path: str | Path, program: FxProgram) -> None:
-    """Writes the program, all or nothing. Raises GraphError when it holds what is no tensor operator, or large
+    """Writes the program, all or nothing. Raises GraphError when it holds other calls than tensor operators, or large
     constants."""
     content = packed_program(program)
     with whole_file(Path(path)) as file:
@@ -123,8 +123,8 @@ def captured_here(content: bytes) -> bool:
 
 
 def key_of(gm: GraphModule, phase: Phase) -> str:
-    """Equal for the same nodes, by their names, on inputs of the same shapes, types and devices, whatever these hold.
-    A program has the same key in its file. Raises GraphError as `save_program`, and for open shapes."""
+    """Equal for the same nodes, by their names, on inputs of the same shapes, types and devices, for any values. A
+    program has the same key in its file. Raises GraphError as `save_program`, and for open shapes."""
     given = [node.meta["val"] for node in gm.graph.find_nodes(op="placeholder")]
     sizes = [size for value in given for size in getattr(value, "shape", ("none",))]
     if not all(type(size) is int for size in sizes):
@@ -216,7 +216,7 @@ def _origin(node: Node) -> str | None:
 
 
 def load_program(path: str | Path) -> FxProgram:
-    """Reads what `save_program` wrote. Raises GraphError, in one sentence, when the file is none, or damaged."""
+    """Reads a file of `save_program`. Raises GraphError, in one sentence, when the file is none, or damaged."""
     try:
         content = read_bytes(path, FILE_BYTES)
     except Unreadable as error:
@@ -225,7 +225,7 @@ def load_program(path: str | Path) -> FxProgram:
 
 
 def unpacked_program(content: bytes, path: str) -> FxProgram:
-    """The same of a file's content that is at hand. path: what it is of, for messages."""
+    """The same of a file's content in memory. path: for messages."""
     if sha256(content).digest() not in _SHAPED:
         try:
             rehearse(
@@ -243,7 +243,7 @@ def unpacked_program(content: bytes, path: str) -> FxProgram:
 
 
 def program_device(content: bytes, path: str) -> Device:
-    """Where the program of a file's content runs. Raises GraphError for what is no such content."""
+    """Where the program of a file's content runs. Raises GraphError for other content."""
     try:
         stored = parse_json(unpack_gzip(content, FILE_BYTES, path), path, FILE_BYTES)
     except Unreadable as error:
@@ -265,7 +265,7 @@ def _unpacked(content: bytes, path: str) -> FxProgram:
         raise GraphError(str(error)) from None
     except MemoryError:
         raise
-    except Exception as error:  # whatever operators raise on arguments that do not fit
+    except Exception as error:  # any exception of operators on arguments that do not fit
         said = " ".join(f"{type(error).__name__}: {error}".split()).partition(" While executing %")[0][:300]  # FX's own
         raise GraphError(f"{path} holds no program ({said}); write it anew") from None
 
@@ -343,7 +343,7 @@ def _graph(stored: list[Mapping[str, Any]]) -> FxGraph:
 
 
 class _Propagation(Interpreter):
-    """Runs a graph on fake tensors and keeps what every node makes."""
+    """Runs a graph on fake tensors and keeps the results of every node."""
 
     def __init__(self, gm: GraphModule) -> None:
         super().__init__(gm)

@@ -1,5 +1,5 @@
-"""What a program is run on: a description of each input tensor, from which tensors like it are made; and what eager
-torch lacks of programs."""
+"""Inputs of programs: a description of each input tensor, from which tensors like it are made; and stand-ins for
+operators that eager torch lacks."""
 
 from collections.abc import Callable, Iterable, Sequence
 from copy import deepcopy
@@ -63,8 +63,8 @@ def torch_dtype(name: str) -> torch.dtype:
 
 
 def describe(tensor: Tensor) -> InputSpec:
-    """What to make in place of a user's tensor. Indices, masks and constants stay what they are, as far as they are at
-    most 8 MiB; other values are drawn: from a normal distribution, or uniform where none is negative or none positive.
+    """A substitute for a user's tensor. Indices, masks and constants stay as they are, as far as they are at most 8
+    MiB; other values are drawn: from a normal distribution, or uniform where none is negative or none positive.
     """
     dtype = str(tensor.dtype).removeprefix("torch.")
     torch_dtype(dtype)
@@ -97,7 +97,7 @@ def raw(tensor: Tensor) -> bytes:
 
 
 def bits_of(values: Iterable[Any]) -> str:
-    """A digest of all elements of tensors; of what is no tensor, of its text."""
+    """A digest of all elements of tensors; of other values, of their text."""
     digest = sha256()
     for value in values:
         digest.update(raw(value.detach().cpu()) if isinstance(value, Tensor) else repr(value).encode())

@@ -1,4 +1,4 @@
-"""Which operators a program file may call, with what, and arguments as plain JSON values, and back.
+"""The operators and arguments that a program file may have, and arguments as plain JSON values, and back.
 
 Names stand in lists. The operator's own schema says the rest. An argument of another kind than it states is refused
 before the operator sees the argument. torch takes any number for a layout or a type, and some of them end the process.
@@ -30,7 +30,7 @@ NAMESPACES = tuple(_NAMES)
 _MOVES = frozenset(("as_strided_", "set_", "resize_"))  # in place, but to other memory
 MOST_PARTS = 4096  # results of one operator
 _SHORT = re.compile(r"[a-z_]{0,32}", re.ASCII)  # texts are names of modes,
-_CHECKS, _SENTENCE = frozenset({"_assert_async"}), re.compile(r"[ -~]{0,400}")  # or what a failed check says
+_CHECKS, _SENTENCE = frozenset({"_assert_async"}), re.compile(r"[ -~]{0,400}")  # or the message of a failed check
 
 
 def is_allowed(target: OpOverload) -> bool:
@@ -116,7 +116,7 @@ def check_parts(target: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> 
         raise GraphError(f"{target} makes {parts:,} tensors, more than {MOST_PARTS:,}")
 
 
-# --- Arguments and operators of FX nodes as JSON. What is read names tensor operators only.
+# --- Arguments and operators of FX nodes as JSON. Files name tensor operators only.
 
 
 GETITEM = "getitem"
@@ -127,7 +127,8 @@ _KINDS: dict[str, type] = {"dtype": torch.dtype, "layout": torch.layout, "memory
 
 
 def target_name(target: Any) -> str:
-    """`aten.add.Tensor` of the operator, `getitem` of Python's. Raises GraphError for what no program file may call."""
+    """`aten.add.Tensor` of the operator, `getitem` of Python's. Raises GraphError for functions that no program file
+    may call."""
     if target is operator.getitem:
         return GETITEM
     if not isinstance(target, torch._ops.OpOverload) or not is_allowed(target):
@@ -149,7 +150,7 @@ def target_of(name: object) -> Any:
 
 
 def operator_of(name: object) -> torch._ops.OpOverload:
-    """The operator of that name, which may be any of torch's: of what a node stems from. It is not to be called."""
+    """The operator of that name, which may be any of torch's: the origin of a node. It is not to be called."""
     parts = _TARGET.fullmatch(name) if isinstance(name, str) else None
     if parts is None:
         raise GraphError(f"a program file may not name {name!r}; it may name operators of {', '.join(NAMESPACES)}")
@@ -165,7 +166,7 @@ def operator_of(name: object) -> torch._ops.OpOverload:
 
 
 def encode(value: Any) -> Any:
-    """An argument as JSON. Raises GraphError for what is neither a number, a text, a node nor a setting of tensors."""
+    """An argument as JSON. Raises GraphError for other arguments than numbers, texts, nodes and settings of tensors."""
     if value is None or type(value) in (bool, int, float, str):
         return value
     if isinstance(value, Node):
@@ -185,7 +186,7 @@ def encode(value: Any) -> Any:
 
 
 def decode(value: Any, nodes: Mapping[str, Node]) -> Any:
-    """The argument again. Raises GraphError where the value is not what `encode` writes."""
+    """The argument again. Raises GraphError for values that `encode` does not write."""
     if value is None or isinstance(value, bool | int | float | str):
         return value
     if isinstance(value, list):

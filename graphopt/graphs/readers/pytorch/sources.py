@@ -10,7 +10,7 @@ _INSTALLED = tuple(Path(sysconfig.get_path(name)).resolve() for name in ("stdlib
 
 
 def source_files(name: str) -> list[Path]:
-    """The files of the module `package.module`, its packages, and of what these import; what is installed is left out.
+    """The files of the module `package.module`, its packages, and of their imports; installed packages are left out.
     Sorted; empty where there is no such module."""
     found = dict[Path, None]()
     ahead, seen = [name], set[str]()

@@ -34,8 +34,8 @@ class _Captured(BaseException):
 
 def capture_step(module: nn.Module, example_inputs: Any, *, name: str, family: str) -> Graph:
     """The training step of the module, in training mode, with Inductor's decompositions. `arguments_of` reads its
-    inputs; what it returns is the loss. Raises GraphError, in one sentence, when torch.compile cannot take it as
-    one graph."""
+    inputs; its result is the loss. Raises GraphError, in one sentence, when torch.compile cannot take it as one
+    graph."""
     positional, named = arguments_of(example_inputs)
     torch._dynamo.reset()  # type: ignore[no-untyped-call]
     try:
@@ -82,8 +82,8 @@ def read_step(graph: FxGraph, late: set[Node], forward: int, saved: Iterable[Nod
     """The training step of a joint graph: an op for every call (`getitem`s are results of theirs), with the attributes
     that core/split.py names. Op names are FX node names.
 
-    late: nodes that depend on a gradient. forward: the first so many outputs are the forward program's. saved: what the
-    compiler saves when only time counts. Raises GraphError on shapes that are not fixed.
+    late: nodes that depend on a gradient. forward: the first so many outputs are the forward program's. saved: nodes
+    that the compiler saves when only time counts. Raises GraphError on shapes that are not fixed.
     """
     return _StepReader(graph, late, forward, name, family).build(saved)
 

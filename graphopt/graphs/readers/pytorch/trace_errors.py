@@ -1,4 +1,4 @@
-"""Why a torch module could not be traced, in one sentence: what went wrong, on which line of whose code, what to do."""
+"""Why a torch module could not be traced, in one sentence: the cause, the line of code, and the remedy."""
 
 import logging
 import os
@@ -18,7 +18,7 @@ _TORCH, _OURS, _PYTHON = (f"{Path(file).parents[up]}{os.sep}" for file, up in
                           ((torch.__file__, 0), (__file__, 3), (traceback.__file__, 0)))  # fmt: skip
 _LONGEST = 300  # characters of another's message
 
-# What ops that look at values are in a user's words.
+# Ops that look at values, in a user's words.
 _READS_VALUES = {
     "_local_scalar_dense": "a number read from a tensor (`.item()`, `.tolist()`, `int()`, or a tensor in an `if`)",
     "nonzero": "`nonzero` (or one-argument `torch.where`, or a boolean mask as an index)",
@@ -57,7 +57,7 @@ def _sentence(error: BaseException) -> str:
 
 _FRAME = re.compile(r'File "([^"]+)", line (\d+), in (\S+)')
 _FAKE_CALL = re.compile(r"\): got (\w+)\((['\"])(.*)\2\)\n", re.DOTALL)  # an operator that failed with fake tensors
-_BACKEND = re.compile(r"raised:\n(\w+): (.*?)(?:\n|$)")  # what failed behind torch.compile
+_BACKEND = re.compile(r"raised:\n(\w+): (.*?)(?:\n|$)")  # the exception behind torch.compile
 
 
 def _of_dynamo(error: BaseException) -> tuple[str, str, str]:
@@ -109,8 +109,8 @@ def refuse_what_cannot_be_called(module: nn.Module) -> None:
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """Without the tracebacks that torch logs where a fake operator fails: the error says it. Without the names of what
-    torch.onnx does not find installed."""
+    """Without the tracebacks that torch logs where a fake operator fails: the error says it. Without the names of
+    packages that torch.onnx does not find."""
     loggers = [logging.getLogger(name) for name in ("torch._subclasses.fake_tensor", "torch._dynamo", "torch.onnx")]
     levels = [logger.level for logger in loggers]
     for logger in loggers:

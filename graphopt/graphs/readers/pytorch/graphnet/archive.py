@@ -17,11 +17,11 @@ MOST_TOGETHER = 4096 * MIB  # of all parts of an archive, unpacked
 MOST_MEMBERS = 10**6
 SAMPLES = "samples"  # the folder of torch's samples in GraphNet's tree
 Files = Mapping[str, bytes]  # name -> content
-Samples = dict[str, Callable[[], Files]]  # name -> what reads its files
+Samples = dict[str, Callable[[], Files]]  # name -> reader of its files
 
 
 def samples_at(path: str) -> Samples:
-    """Name -> what reads the files of that sample, in order of names, which are those of its folders below the place.
+    """Name -> reader of the files of that sample, in order of names, which are those of its folders below the place.
     Raises GraphError where there is none, or an archive is damaged."""
     place = Path(path).expanduser()
     if place.is_file() and place.name.lower().endswith(ENDINGS):
@@ -90,13 +90,13 @@ def _in_archive(archive: Path) -> Samples:
                 together.setdefault(_name(path.parts[:-1], archive.stem), {})[path.name] = read()
     except (GraphError, MemoryError):
         raise
-    except Exception as error:  # of tar, zip, and what packs them: whatever a damaged file raises
+    except Exception as error:  # of tar, zip, and compression: any exception by a damaged file
         raise GraphError(f"{archive} is damaged ({' '.join(str(error).split())[:200]})") from None
     return {name: (lambda files=files: files) for name, files in together.items() if TEXT in files}  # type: ignore[misc]
 
 
 def _members(archive: Path) -> Iterator[tuple[str, int, Callable[[], bytes]]]:
-    """(path, size, what reads it) of every ordinary file; nothing is written to disk."""
+    """(path, size, reader) of every ordinary file; nothing is written to disk."""
     if archive.suffix.lower() == ".zip":
         with zipfile.ZipFile(archive) as stored:
             for member in stored.infolist()[:MOST_MEMBERS]:

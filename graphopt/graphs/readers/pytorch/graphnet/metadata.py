@@ -1,4 +1,4 @@
-"""What GraphNet stores of a program's arguments: a class each with shape, type, mean, deviation, range or values."""
+"""GraphNet's descriptions of a program's arguments: a class each with shape, type, mean, deviation, range or values."""
 
 import ast
 import math

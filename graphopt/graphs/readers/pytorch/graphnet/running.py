@@ -1,4 +1,4 @@
-"""A sample's graph is run: what it asks for is limited, and values that shapes depend on are followed."""
+"""A sample's graph is run: its memory is limited, and values that shapes depend on are followed."""
 
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext
@@ -51,7 +51,7 @@ class Run(Interpreter):
         try:
             with values if any(isinstance(given, FakeTensor) for given in args) else nullcontext():
                 return super().run(*args)
-        finally:  # a call that failed leaves what others opened
+        finally:  # a call that failed leaves others' resources
             for _ in range(self.nesting):
                 torch._C._functorch._vmap_decrement_nesting()
             for cast in reversed(self.casts):
@@ -86,7 +86,7 @@ class Run(Interpreter):
         return made
 
     def _count(self, n: Node, made: Any) -> None:
-        """What a failure has to close again."""
+        """Counts open resources, which a failure has to close again."""
         name = _name(n)
         self.nesting += (name == "_vmap_increment_nesting") - (name == "_vmap_decrement_nesting")
         if name == "_enter_autocast":
@@ -106,7 +106,7 @@ def with_numbers(gm: GraphModule, numbers: Mapping[Node, Any]) -> GraphModule:
 
 
 def check(n: Node, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
-    """Raises GraphError where a call would make very many tensors, or is a method of what is no tensor."""
+    """Raises GraphError where a call would make very many tensors, or is a method of another object than a tensor."""
     name, first = _name(n), args[0] if args else None
     if (
         n.op == "call_method"

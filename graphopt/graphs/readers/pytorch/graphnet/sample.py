@@ -22,7 +22,7 @@ from graphopt.graphs.readers.pytorch.program_inputs import InputSpec, make_input
 
 @dataclass(frozen=True, eq=False)
 class Sample:
-    """A program and what it is run on. gm: of torch's functions, a placeholder for each of `specs`, by their names.
+    """A program and its arguments. gm: of torch's functions, a placeholder for each of `specs`, by their names.
     learned: names of parameters."""
 
     gm: GraphModule
@@ -87,7 +87,7 @@ def read_sample(files: Mapping[str, bytes], place: str) -> Sample:
 
 
 def _facts(files: Mapping[str, bytes]) -> Mapping[str, Any]:
-    """What a sample says of itself; nothing where that is no JSON."""
+    """A sample's own facts; none where the file is no JSON."""
     try:
         found = parse_json(files.get(FACTS, b"{}"), FACTS, MIB)
     except Unreadable:

@@ -31,8 +31,8 @@ Number = bool | int | float | complex
 
 
 def computed(function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-    """The result of numbers, or a part or the sum of tuples of them. Raises what Python raises, and ValueError where a
-    number leaves 64 bits."""
+    """The result of numbers, or a part or the sum of tuples of them. Raises Python's own exceptions, and ValueError
+    where a number leaves 64 bits."""
     if kwargs:
         raise TypeError("numbers take no arguments by name")
     if function in _GROWING and not all(isinstance(a, Number) and abs(a) < 2**31 for a in args):

@@ -1,7 +1,7 @@
 """The text of a torch program to an FX graph of the functions that it calls. The text is data: it is parsed by `ast`,
 and neither executed nor imported.
 
-Read is what torch.compile's frontend writes: a class with one method `forward` whose statements assign the results of
+The text is that of torch.compile's frontend: a class with one method `forward` whose statements assign the results of
 functions of torch (`functions.yaml`), tensor methods and operators. Whole numbers among the arguments take their stored
 values, devices become the CPU, and arithmetic of numbers is done while reading.
 """
@@ -72,7 +72,7 @@ def read_text(text: bytes, place: str, numbers: Mapping[str, int | float | bool]
 
 
 def parsed(text: bytes, place: str) -> ast.Module:
-    """Raises GraphError on what is no Python, or too large."""
+    """Raises GraphError on other text than Python, or too large a text."""
     if len(text) > MOST_BYTES:
         raise GraphError(f"{place} has more than {MOST_BYTES:,} bytes, the most that is read")
     try:
