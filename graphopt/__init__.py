@@ -72,7 +72,7 @@ def __dir__() -> list[str]:
 
 
 def __getattr__(name: str) -> Any:
-    """What users import, loaded when it is first used: `graphopt --help` needs none of it."""
+    """The public names, loaded on first use: `graphopt --help` needs none of them."""
     if name == "__version__":
         from importlib.metadata import version
 

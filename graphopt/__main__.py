@@ -8,7 +8,7 @@ import sys
 from importlib import import_module
 from typing import Any
 
-SUBCOMMANDS = {  # one word, or two: where its `main` is, and what it does
+SUBCOMMANDS = {  # one word, or two: the module of its `main`, and its purpose
     "report": ("graphopt.report.command", "tables, curves, pictures, figures and replay of a study"),
     "answer": ("graphopt.report.decision", "show, replay, compare, edit and draw the file of an answer"),
     "board": ("graphopt.report.leaderboard.board", "price the entries again, write the page, enter a study"),
@@ -31,7 +31,7 @@ PLUGINS = "hydra_plugins.graphopt."  # where Hydra wants plugins to be
 
 
 def main() -> None:
-    """Runs what the command line names, and ends the process with its exit code."""
+    """Runs the subcommand of the command line, and ends the process with its exit code."""
     words = sys.argv[1:]
     if words == ["--version"]:
         import graphopt
@@ -72,7 +72,7 @@ def run() -> None:
 
 
 def run_cell(config: Any) -> Any:
-    """What Hydra calls with every composed configuration. Returns the `CellOutcome` of its cell."""
+    """Hydra calls this with every composed configuration. Returns the `CellOutcome` of its cell."""
     from hydra.core.hydra_config import HydraConfig
 
     from graphopt.core.errors import RowsFailed
@@ -94,14 +94,14 @@ def run_cell(config: Any) -> Any:
                 run_through(cell)
             except RowsFailed:
                 if cell.rows.done:
-                    _show(cell)  # what the other rows say
+                    _show(cell)  # the results of the other rows
                 raise
             _show(cell)
     return cell.outcome
 
 
 def follow(config: Any) -> None:
-    """What a process of Slurm does that trains with the first one: only that holds the cell and makes rows."""
+    """A process of Slurm that trains with the first one: only the first holds the cell and makes rows."""
     from omegaconf import OmegaConf
 
     from graphopt.run.cell import Cell
@@ -127,7 +127,7 @@ def _show(cell: Any) -> None:
 
 
 def _listed(group: str) -> int:
-    """Says what may stand behind the first word of a subcommand; the exit code of a command line without meaning."""
+    """Lists the second words of a subcommand; returns the exit code of an invalid command line."""
     lines = [f"  graphopt {name:19} {does}" for name, (_, does) in SUBCOMMANDS.items() if name.split()[0] == group]
     print("\n".join([f"graphopt {group} needs one of these words; each has --help:", *lines]), file=sys.stderr)
     return 2

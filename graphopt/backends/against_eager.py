@@ -4,7 +4,7 @@ time.
 Each program is decided about in a process of its own. Then fresh processes, with the malloc that users have, run eager
 execution, its copy, TorchInductor and graphopt by turns, on one thread. Where nothing was decided otherwise, graphopt
 is TorchInductor's code, and has its time. `graphopt report ROWS --es` makes S(t) and ES(t) of the rows. A second call
-measures what is missing.
+measures missing programs.
 """
 
 import argparse

@@ -72,7 +72,7 @@ def run_by_turns(program: GraphModule, given: list[Tensor], request: Mapping[str
         try:
             compiled = compilers[name](deepcopy(program))
             closeness[name] = closeness_of(reference, outcome(compiled, given))
-        except Exception as error:  # whatever a compiler raises
+        except Exception as error:  # any exception of a compiler
             failed[name] = in_words(error)
             continue
         columns.append(name)

@@ -1,8 +1,8 @@
-"""A backend for GraphNet's harness (arXiv 2510.24035), which calls it on a module and times what comes back.
+"""A backend for GraphNet's harness (arXiv 2510.24035), which calls it on a module and times the result.
 
     registry["graphopt"] = graphopt.backends.graphnet.GraphoptBackend
 
-What runs is TorchInductor under decisions, as `torch.compile(backend="graphopt")` carries them out.
+The result is TorchInductor's code under decisions, as `torch.compile(backend="graphopt")` carries them out.
 """
 
 from collections.abc import Mapping
@@ -35,7 +35,7 @@ class GraphoptBackend:
         return Searched(model, int(self.config.get("evals", EVALS)), self.config.get("numerics", "equal"))
 
     def synchronize(self) -> None:
-        """Waits until what was called has run."""
+        """Waits until all calls have run."""
         if torch.cuda.is_available():
             torch.cuda.synchronize()
 
@@ -44,7 +44,7 @@ class GraphoptBackend:
 
 
 class Searched(nn.Module):
-    """Decides with the inputs of its first call, which takes minutes, and runs what was decided."""
+    """Decides with the inputs of its first call, which takes minutes, and runs by that decision."""
 
     def __init__(self, model: nn.Module, evals: int, numerics: Any) -> None:
         super().__init__()

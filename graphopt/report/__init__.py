@@ -1,1 +1,1 @@
-"""What runs left: answers, tables, figures, pictures, replay, the leaderboard."""
+"""Results of runs: answers, tables, figures, pictures, replay, the leaderboard."""

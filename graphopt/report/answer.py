@@ -1,7 +1,7 @@
-"""`Answer`: what a solve ended with: one answer file with its graph, its task and its cost models, made again here.
+"""`Answer`: the result of a solve: one answer file with its graph, its task and its cost models, made again here.
 
-It is priced, checked, edited, written and drawn, whatever kind of task made it. A file names options of this
-installation and a data set of numbers; nothing else that it says is built.
+It is priced, checked, edited, written and drawn, for every kind of task. A file names options of this installation and
+a data set of numbers; nothing else of it is built.
 """
 
 import json
@@ -69,7 +69,7 @@ class Replaced:
 
 @dataclass(frozen=True)
 class Kernel:
-    """What runs at once: a stored op and those that are computed inside its kernel. Times of the simulated run."""
+    """One kernel: a stored op and those that are computed inside. Times of the simulated run."""
 
     root: str
     ops: tuple[str, ...]  # with the root, in topological order; one that several kernels need stands in each
@@ -88,9 +88,9 @@ class Mismatch:
 
 @dataclass(frozen=True, eq=False)
 class Answer:
-    """The answer to one graph: prices, what was decided, and what can be done with it.
+    """The answer to one graph: prices, the decision, and its uses.
 
-    path: its file. decided: what the file holds. judge: the cost model that priced it in the end. model: the rewritten
+    path: its file. decided: the file's content. judge: the cost model that priced it in the end. model: the rewritten
     model, if one was written. folder: a folder that has to stay for as long as this object.
     """
 
@@ -120,7 +120,7 @@ class Answer:
         by = f" by {self.facts['algo']}" if "algo" in self.facts else ""
         return f"Answer({self.graph.name!r}, task={self.task}, {self.objective} {gain}{by})"
 
-    # ---- what it is
+    # ---- facts
 
     @property
     def graph(self) -> Graph:
@@ -149,7 +149,7 @@ class Answer:
 
     @property
     def default_price(self) -> float:
-        """Of what the compiler does by default."""
+        """Of the compiler's default."""
         return float(self.decided.prices["initial"])
 
     @property
@@ -173,7 +173,7 @@ class Answer:
 
     @property
     def plan(self) -> Plans:
-        """What would run, as arrays: a batch of one. Of a rewritten program it is the plan of its own graph."""
+        """The executable plan, as arrays: a batch of one. For a rewritten program it is the plan of its own graph."""
         return self.solution.plans
 
     @cached_property
@@ -181,11 +181,11 @@ class Answer:
         """The simulated run of the plan."""
         return Simulator(name="run", machine=self.machine, objective="runtime", threads=1).simulate(self.plan)
 
-    # ---- what was decided
+    # ---- the decision
 
     @property
     def choices(self) -> Choices:
-        """What was decided op by op. Raises DecisionError when no choice says anything of the answer."""
+        """The decision op by op. Raises DecisionError where no choices describe the answer."""
         if not self.decided.described:
             raise DecisionError(
                 f"{self.path} holds a rewritten program, or a plan from random keys of which no choices are known: it "
@@ -254,8 +254,8 @@ class Answer:
         }  # fmt: skip
 
     def check(self) -> list[Mismatch]:
-        """Prices it again and checks the plan by independent code; what is wrong, nothing if all comes out. What is
-        measured may differ by its noise, what is computed may not, whatever a file says."""
+        """Prices it again and checks the plan by independent code; returns errors, none if all agrees. Measured prices
+        may differ by their noise, computed ones may not, whatever a file claims."""
         stored, found = self.decided.prices, self.reprice()
         computed = self.cost.deterministic and self.judge.deterministic
         tolerance = EXACT if computed else max(EXACT, NOISE_FACTOR * stored["noise"])
@@ -319,11 +319,11 @@ class Answer:
         return StepPrices(tuple(rule for rule, _ in steps), np.array([price.cost for price in prices]),
                           max(price.noise for price in prices), wrong, difference)  # fmt: skip
 
-    # ---- what can be done with it
+    # ---- uses
 
     def revert(self, text: str) -> tuple["Answer", bool]:
         """(the answer with one op's choice set as `text` says, see `parse_change`, and priced again; whether the task
-        can do that: else the plan is what it was before)."""
+        can do that: else the plan is as before)."""
         decided, graph, task = self.choices, self.graph, self.solution.task
         choices = decided.choices.copy()
         op, row = parse_change(decided, task.heads, text)
@@ -353,8 +353,8 @@ class Answer:
         return target
 
     def to_json(self) -> str:
-        """For other programs: prices, and by names of ops the kernels in order, devices and what is inlined. `device`,
-        `order` and `inline` are what `graphopt answer price` reads."""
+        """For other programs: prices, and by names of ops the kernels in order, devices and inlined ops. `graphopt
+        answer price` reads `device`, `order` and `inline`."""
         graph, kernels = self.plan.graph, self.kernels()
         content = {
             "graph": {"name": graph.name, "hash": self.graph.hash, "ops": graph.num_ops},
@@ -379,8 +379,8 @@ class Answer:
         return Path(path)
 
     def html(self, path: str | Path) -> Path:
-        """Writes one page that needs no network: what was decided and what each decision is worth, the graph, which one
-        can search and zoom, the run on its devices. Raises ConfigError without Bokeh."""
+        """Writes one page that needs no network: decisions with their gains, the graph with search and zoom, the run on
+        its devices. Raises ConfigError without Bokeh."""
         from graphopt.report.page.answer_page import answer_page
 
         return answer_page(self, Path(path))
@@ -474,7 +474,7 @@ def _from_dataset(source: Path, decided: Decided) -> Graph | None:
 
 
 def heads_of(source: Path, decided: Decided) -> tuple[Head, ...]:
-    """What a file decides, with its task's words where that task can be made here."""
+    """The heads of a file's decision, with its task's words where that task can be made here."""
     try:
         heads: tuple[Head, ...] = pricing(source, decided.header["config"])[1].heads
         if named_counts(heads) == decided.heads:
@@ -513,7 +513,7 @@ def _node(source: Path, group: str, node: Any) -> dict[str, Any]:
 def _built(source: Path, what: str, build: Callable[[], Made]) -> Made:
     try:
         return build()
-    except Exception as error:  # whatever constructors say of values from a file
+    except Exception as error:  # any exception of constructors on values from a file
         foreseen = isinstance(error, UserError)
         why = error if foreseen else f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
         raise DecisionError(f"{source}: {what} cannot be had here: {why}") from None

@@ -1,4 +1,4 @@
-"""What programs import: `optimize`, `train`, `compare` and `load`. The same harness as the command line."""
+"""The functions for programs: `optimize`, `train`, `compare` and `load`. The same harness as the command line."""
 
 import sys
 from collections.abc import Iterator, Mapping, Sequence
@@ -44,7 +44,7 @@ FILES = ("sharding", "tiling")  # tasks whose problems are files of their own, r
 
 
 class Options(TypedDict, total=False):
-    """What `optimize` takes by name beside `cost`; type checkers refuse others, and so does Python."""
+    """Keyword arguments of `optimize` beside `cost`; type checkers refuse others, and so does Python."""
 
     task: str
     algo: str | None
@@ -69,7 +69,7 @@ def optimize(
 def optimize(
     model: Any, example_inputs: Any = None, *, cost: str | None = None, **options: Unpack[Options]
 ) -> Answer: ...
-def optimize(  # type: ignore[misc]  # overloads name what decides the result's type, and leave the options to this one
+def optimize(  # type: ignore[misc]  # overloads name arguments that decide the result; options stand here
     model: Any, example_inputs: Any = None, *, cost: str | None = None, task: str = "fusion",
     algo: str | None = None, machine: str | None = None, objective: str | None = None, budget: int | None = None,
     seconds: float | None = None, seed: int = 0, ckpt: str | None = None, backward: bool = False,
@@ -78,20 +78,18 @@ def optimize(  # type: ignore[misc]  # overloads name what decides the result's 
 ) -> "Answer | Optimized":  # fmt: skip
     """Solves one model and returns the best answer found.
 
-    The compiler's default is always a candidate. With `budget=0` the answer is what the algorithm says without any
-    price.
+    The compiler's default is always a candidate. With `budget=0` the algorithm answers without any price.
 
     Args:
         model: an nn.Module or a function of tensors, the path of an ONNX model or a graph file, or a `Graph`.
-        example_inputs: what the module is called with: a tensor, a tuple, a mapping of keyword arguments, or a pair of
-            both.
+        example_inputs: arguments of the module: a tensor, a tuple, a mapping of keyword arguments, or a pair of both.
         cost: a cost model of the command line, which judges as well; None: the task's usual one. With `inductor`
             (task=fusion, an nn.Module) every graph that torch.compile makes of the module is compiled and timed on this
             machine. With `backward` those of its gradient are, too. torch.compile's caches in this process are cleared.
             `calibrated` and `generated_code` predict such times, of an nn.Module as one graph.
-        task: what is decided, an option of the command line (`graphopt --help`).
-        algo: an algorithm; None or "auto": what the stored tables recommend (conf/recommended.yaml). The answer's
-            `facts["algo"]` names it.
+        task: the kind of decision, an option of the command line (`graphopt --help`).
+        algo: an algorithm; None or "auto": the one that the stored tables recommend (conf/recommended.yaml). The
+            answer's `facts["algo"]` names it.
         machine: the machine that is simulated; None: the task's usual one.
         objective: runtime, peak_memory or max_load; None: the cost model's own.
         budget: evaluations, with `cost="inductor"` for each graph; None: 1,000, or 12 with `cost="inductor"`. With 0
@@ -102,16 +100,16 @@ def optimize(  # type: ignore[misc]  # overloads name what decides the result's 
         backward: take gradients of all parameters into the graph.
         numerics: `equal`, outputs and gradients stay the same bit for bit, or `close`.
         allocator: with `cost="inductor"`: `keep` tells this process's malloc to keep freed memory, for good, and races
-            with that; what this gains alone is measured and reported apart. `user`: malloc stays as it is.
+            with that; its own gain is measured and reported apart. `user`: malloc stays as it is.
         settings: further words of the command line, such as `machine.link_bandwidth=50e9`.
         progress: bars on stderr.
 
     Returns:
-        An `Answer`. With `cost="inductor"` an nn.Module that runs what was found, checked against torch.compile's
+        An `Answer`. With `cost="inductor"` an nn.Module that runs by the decisions, checked against torch.compile's
         default.
 
     Raises:
-        UserError: one sentence that says what to do (GraphError for models).
+        UserError: one sentence with the remedy (GraphError for models).
 
     Example:
         >>> answer = optimize(torch.nn.Linear(4, 4), torch.zeros(2, 4), budget=20)  # doctest: +SKIP
@@ -150,8 +148,7 @@ def optimize(  # type: ignore[misc]  # overloads name what decides the result's 
 
 @contextmanager
 def _as_library(progress: bool) -> Iterator[None]:
-    """In somebody's process: without bars unless asked for, and torch's random generators are afterwards what they
-    were."""
+    """In somebody's process: without bars unless asked for, and torch's random generators are afterwards as before."""
     torch = sys.modules.get("torch")
     gpus = range(torch.cuda.device_count()) if torch is not None and torch.cuda.is_initialized() else ()
     with silent(not progress), seldom_collected(), torch.random.fork_rng(gpus) if torch else nullcontext():
@@ -180,7 +177,7 @@ def train(
         The path of the best checkpoint, for `optimize(model, ckpt=path)`.
 
     Raises:
-        UserError: one sentence that says what to do (GraphError for models).
+        UserError: one sentence with the remedy (GraphError for models).
     """
     words = [*_words(task, algo, machine, objective, None, None, seed, None, cost), f"study={_quoted(study)}",
              f"output_dir={_quoted(output_dir)}", *_optional("trainer.steps", steps),
@@ -201,7 +198,7 @@ def train(
 
 @dataclass(frozen=True, eq=False)
 class Results:
-    """What `compare` found. Printed, it is the tables of a report.
+    """The results of `compare`. Printed, it is the tables of a report.
 
     rows: a dictionary per graph, algorithm, budget and seed, as rows.jsonl has them. Its keys are `graph`, `algo`,
     `evals_cap`, `seed`, and `status` (ok, infeasible or failed, with a `reason`). `initial` and `judged` are the prices
@@ -318,10 +315,10 @@ def load(path: str | Path) -> Answer:
 def _words(task: str, algo: str | None, machine: str | None, objective: str | None, budget: int | Sequence[int] | None,
            seconds: float | None, seed: int, ckpt: str | Path | None, cost: str | None = None
            ) -> list[str]:  # fmt: skip
-    """What is chosen, with the usual options of the task where nothing is."""
+    """The chosen options, with the usual ones of the task for the rest."""
     algo = (_learner_in(ckpt) if algo in (None, AUTO) else algo) or AUTO
     given = {"machine": machine, "cost": cost}
-    here = {"machine": "cpu_core"} if cost in HERE else {}  # what is measured on this machine
+    here = {"machine": "cpu_core"} if cost in HERE else {}  # costs measured on this machine
     if cost == "live_bytes" and "fuse" in registry.option("task", task):  # it runs the program op by op
         here["task.fuse"] = "false"
     chosen = {**USUAL.get(task, {}), **here, **{key: value for key, value in given.items() if value is not None}}
@@ -343,7 +340,7 @@ def _words(task: str, algo: str | None, machine: str | None, objective: str | No
 
 
 def _decided(words: Sequence[str]) -> list[str]:
-    """The words, with the algorithm that is recommended for what they say in the place of `auto`."""
+    """The words, with the algorithm that is recommended for them in the place of `auto`."""
     if f"algo={AUTO}" not in words:
         return list(words)
     given = any(word.startswith("ckpt=") for word in words)
@@ -410,7 +407,7 @@ def _of_dataset(settings: Sequence[str]) -> list[str]:
 
 
 def _refuse(settings: Sequence[str], name: str) -> None:
-    """Those of a data set, for what is none that reads files."""
+    """Refuses settings of a data set, where there is none that reads files."""
     if settings:
         raise UsageError(f"{settings[0]} is for models that are read from files, and {name} is none; leave it out")
 
@@ -433,7 +430,7 @@ def _model(
     if module is None:
         raise UsageError(f"cannot optimize a {type(model).__name__}; give an nn.Module, a function, a path, or a Graph")
     name = type(module).__name__
-    if task == "recompute":  # what reads a training step takes a second to import
+    if task == "recompute":  # the reader of training steps takes a second to import
         from graphopt.graphs.readers.pytorch.step_capture import capture_step
 
         return [], capture_step(module, example_inputs, name=name, family=name)
@@ -458,7 +455,7 @@ def _kind_of_file(path: str | Path, task: str) -> str:
 
 def _data(data: Any, val: Any, task: str, cost: str | None, settings: Sequence[str], *, learns: bool
           ) -> tuple[list[str], Dataset | None]:  # fmt: skip
-    """(words that name the data set, the data set if it is made of what a program holds)."""
+    """(words that name the data set, the data set if it is made of a program's objects)."""
     if isinstance(data, str) and not Path(data).is_file():
         if data not in registry.options("dataset"):
             raise UserError(f"{data!r} is neither a file nor a data set; the data sets are "

@@ -50,8 +50,8 @@ class MeasuredPlan:
 
 @dataclass(frozen=True, slots=True)
 class MeasuredGraph:
-    """program: key of the graph (`graph_key`). default: what the compiler does unasked; plans: the others that run,
-    those of one code once for each thing asked."""
+    """program: key of the graph (`graph_key`). default: the compiler's own; plans: the others that run, those of one
+    code once for each request."""
 
     program: str
     environment: str
@@ -133,24 +133,24 @@ def agreement(score: Callable[[F64, F64], float], predicted: F64, measured: F64)
 
 
 def measured_again(score: Callable[[F64, F64], float], measured: F64, noise: F64) -> float:
-    """What a score comes to in the mean between two measurements of the same plans: no model can be seen to do better.
-    noise: [P] relative standard errors; those of the true values are taken to be what was measured."""
+    """The mean score between two measurements of the same plans: no model can be seen to do better. noise: [P] relative
+    standard errors; measured values stand for the true ones."""
     rng = np.random.default_rng(0)
     return float(np.mean([score(measured * np.exp(rng.normal(0, noise)), measured) for _ in range(DRAWS)]))
 
 
 def needed(order: I64, ratio: F64) -> int:
-    """Evaluations in an order [P] until `MOST` of what the best plan gains over the default is gained. ratio: [P]
-    measured times over the default's, of which one is below 1."""
+    """Evaluations in an order [P] until `MOST` of the best plan's gain over the default is reached. ratio: [P] measured
+    times over the default's, of which one is below 1."""
     best = np.minimum.accumulate(np.minimum(ratio[order], 1.0))
     return int(np.argmax(best <= 1.0 - MOST * (1.0 - ratio.min()) + 1e-12)) + 1
 
 
 def scores(place: Path, rows: Sequence[Mapping[str, Any]]) -> Iterator[Score]:
-    """Of each model and graph `spearman`, over all masks, and `spearman_near`, over those that ask for little; `again`
-    is the same between two measurements, as their noise says, `over` the number of masks. `evals_to_90`: what measuring
-    in the order of predicted times needs over the order of the sample (geometric mean over graphs), and of each graph
-    both numbers. Raises UserError where the table of prices is missing."""
+    """Of each model and graph `spearman`, over all masks, and `spearman_near`, over those with few requests; `again` is
+    the same between two measurements, as their noise says, `over` the number of masks. `evals_to_90`: what measuring in
+    the order of predicted times needs over the order of the sample (geometric mean over graphs), and of each graph both
+    numbers. Raises UserError where the table of prices is missing."""
     tables = tables_below(place)
     if not tables:
         raise UserError(f"{place} has no {NAME}: bring the table there that its prices were measured into")

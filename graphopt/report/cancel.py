@@ -1,5 +1,5 @@
-"""`graphopt study cancel DIR`: ends a sweep, wherever its parts run. What is finished stays; what was begun goes on
-when the command of the sweep is given again."""
+"""`graphopt study cancel DIR`: ends a sweep, wherever its parts run. Finished cells stay; begun ones go on when the
+command of the sweep is given again."""
 
 import argparse
 import os

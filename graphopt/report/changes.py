@@ -15,7 +15,7 @@ from graphopt.core.plan import Head
 from graphopt.problems.assignment import Choices
 
 BETTER = 1e-9  # relative gain from which a price counts as lower
-WORK = 2e7  # ops priced to find the changes that matter: seconds, whatever the size of the graph
+WORK = 2e7  # ops priced to find the changes that matter: seconds, for any size of the graph
 LEAST = 5  # changes that are priced in any case
 
 
@@ -83,7 +83,7 @@ def _parse_choice(head: Head, value: str) -> int:
 
 @dataclass(frozen=True)
 class Culprits:
-    """What reverting choices would do to the price."""
+    """The effects of reverting choices on the price."""
 
     judged: float  # price of the answer
     default: float  # price with every choice reverted
@@ -105,7 +105,7 @@ class StepPrices:
     price: F64
     noise: float  # relative, of measured prices
     wrong: int | None  # the first step after which outputs differ, found by halves
-    difference: str  # what differs then; where no step is wrong, why outputs could not be compared, or nothing
+    difference: str  # the difference; where no step is wrong, why outputs could not be compared, or nothing
 
     @property
     def change(self) -> F64:

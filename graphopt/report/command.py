@@ -41,7 +41,7 @@ def print_table(rows_path_or_dir: Path | str, against: str = "local", own: str |
 
 
 def print_verdict(place: Path) -> None:
-    """Prints of a study what it says in a sentence, its first table without the columns about effort, and the page."""
+    """Prints a study's verdict, its first table without the columns about effort, and the path of the page."""
     from graphopt.report.tables.read_rows import collect
     from graphopt.report.tables.render import tables
     from graphopt.report.tables.table import Table, print_tables
@@ -63,7 +63,7 @@ def print_verdict(place: Path) -> None:
 
 
 def print_cell(rows_path: Path, rows: Sequence[Row], own: str) -> None:
-    """Prints what a finished cell found: of a single model what was decided, else tables. own: its algorithm."""
+    """Prints the results of a finished cell: of a single model the decision, else tables. own: its algorithm."""
     from graphopt.report.model_view import print_model, single_model
 
     if single_model(rows):
@@ -84,7 +84,7 @@ def cell_line(rows: Sequence[Row]) -> str:
 
 def written(place: Path, made: Tables, markdown: Path | None = None, csv: Path | None = None) -> list[Path]:
     """Prints tables and writes them as Markdown and CSV, into the place unless other files are given. A Markdown file
-    with the comments `<!-- STEM -->` and `<!-- /STEM -->` keeps what is around these."""
+    with the comments `<!-- STEM -->` and `<!-- /STEM -->` keeps the text around these."""
     from graphopt.report.tables.table import as_markdown, print_tables
 
     stem, tables, numbers = made
@@ -103,7 +103,7 @@ def written(place: Path, made: Tables, markdown: Path | None = None, csv: Path |
 
 
 def tables_of(args: argparse.Namespace) -> Tables:
-    """Those that the command line asks for: what each method reached, or how far it is from another one."""
+    """Those that the command line asks for: the results of each method, or its distance to another one."""
     if args.learning:
         from graphopt.report.learning import learning_lines, learning_table
 
@@ -224,7 +224,7 @@ def main(arguments: Sequence[str]) -> int:
             return 0
         files: list[Path] = []
         if args.replay and not (args.markdown or args.csv or args.improvement_over or args.reach):
-            print_table(args.place, args.against)  # who checks what is stored does not want it changed
+            print_table(args.place, args.against)  # a check must not change the stored tables
         else:
             files += written(args.place, tables_of(args), args.markdown, args.csv)
         if args.html:

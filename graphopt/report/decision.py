@@ -84,7 +84,7 @@ def _price(args: argparse.Namespace) -> int:
 
 
 def title_line(answer: Decided) -> str:
-    """What was solved, and by what."""
+    """The problem and its method."""
     graph, row = answer.header["graph"], answer.header["row"]
     keys = ("task", "machine", "cost", "judge", "algo", "encoder", "seed", "evals_cap")
     known = ", ".join(f"{key}={row[key]}" for key in keys if row.get(key) is not None)
@@ -119,8 +119,8 @@ def _show_changes(args: argparse.Namespace, decision: Any) -> None:
 
 
 def _list_ops(args: argparse.Namespace, ops: I64, columns: Sequence[tuple[str, Any, Decisions]]) -> None:
-    """A line for each op with its operator, where the graph lies near the file, and in words what two columns chose
-    otherwise."""
+    """A line for each op with its operator, where the graph lies near the file, and in words the choices of two columns
+    where they differ."""
     (first, decided, one), (second, _, two) = columns
     graph, heads = near_graph(args.file, decided), heads_of(args.file, decided)
     known = ["in the model"] if decided.header.get("sources") else []

@@ -42,7 +42,7 @@ from graphopt.run.records.packed import is_there
 FILE = CONF / "figures.yaml"
 ADDITIVE, WHOLE = ("flops", "profiled"), ("torch", "onnxruntime_off", "onnxruntime")  # cost models
 SLOWER = 1.0001  # a price over another from which it counts as slower
-LEAST_ROOM, MUCH_ROOM = 0.01, 1 - 1 / 1.33  # of the default's price: what counts as room, and as much
+LEAST_ROOM, MUCH_ROOM = 0.01, 1 - 1 / 1.33  # of the default's price: the least that counts as room, and as much room
 
 Row = Mapping[str, Any]
 Spec = Mapping[str, Any]
@@ -82,7 +82,7 @@ def figures_of(place: Path) -> list[Figure]:
 
 
 def figures(experiment: Spec, rows: Sequence[Row], place: Path = Path()) -> list[Figure]:
-    """What an entry of the file asks of rows; place: where the rows lie."""
+    """The figures of an entry of the file; place: the folder of the rows."""
     common = {key: value for key, value in experiment.items() if key != "figures"} | {"place": place}
     found: list[Figure] = []
     entries = (each for entry in experiment["figures"] for each in _listed(entry))
@@ -198,7 +198,7 @@ FORMS = {
 
 
 def price(spec: Spec, row: Row) -> float:
-    """What of a row is compared: its price by the judge, or what the entry says under `price`."""
+    """The compared price of a row: by the judge, or as the entry says under `price`."""
     what = spec.get("price", "judged")
     if what == "relative":
         return float(row["judged"] / row["initial"])
@@ -241,7 +241,7 @@ def paired(spec: Spec, rows: Sequence[Row]) -> Iterator[Figure]:
 
 def over_families(spec: Spec, values: Mapping[Case, float], of: Cases) -> Interval | None:
     """The mean of a number of each case; None of no case. By `mean`: `families`, of the means of a family's cases, of
-    each seed; families and seeds are drawn anew. `pooled`: likewise, whatever the seed. `graphs`: of graphs."""
+    each seed; families and seeds are drawn anew. `pooled`: likewise, over all seeds. `graphs`: of graphs."""
     if not values:
         return None
     family = {case: str(of[case][spec.get("family", "family")]) for case in values}
@@ -282,7 +282,7 @@ def _shown(test: str, ours: Row, over: Row | None) -> bool:
 
 
 def share_of_gain(spec: Spec, rows: Sequence[Row]) -> Iterator[Figure]:
-    """Of the logarithm of what a peer gains; the mean, the least and the most of the seeds."""
+    """Of the logarithm of a peer's gain; the mean, the least and the most of the seeds."""
     for name, ours, peers in sides(spec, rows):
         over, shares = next(iter(peers.values()), {}), []
         for seed in sorted({case[-1] for case in ours}):
@@ -324,10 +324,10 @@ def room(spec: Spec, rows: Sequence[Row]) -> Iterator[Figure]:
 
 
 def evaluations_to(spec: Spec, rows: Sequence[Row]) -> Iterator[Figure]:
-    """Evaluations to `share` of what the peer's answer gains, over those that the peer needs; who never gets there
-    counts with the larger budget. `gain`: of the peer's price in the end, which was measured anew (`raced`, no more
-    than prices of the search show), or of the lowest of its trace (`lowest`). NAME/solves: cases; NAME/missed: of which
-    never."""
+    """Evaluations to `share` of the gain of the peer's answer, over those that the peer needs; cases that never get
+    there count with the larger budget. `gain`: of the peer's price in the end, which was measured anew (`raced`, no
+    more than prices of the search show), or of the lowest of its trace (`lowest`). NAME/solves: cases; NAME/missed: of
+    which never."""
     for name, ours, peers in sides(spec, rows):
         peer, logs, missed = next(iter(peers.values()), {}), {}, 0
         for case in (case for case in ours if case in peer):

@@ -1,6 +1,6 @@
 """Does learning pay? Each learned method against the best method that learns nothing, at the same budget, from stored
-studies: `graphopt report results --learning`. conf/learning.yaml says which; graphopt/report/figures.py what its words
-mean.
+studies: `graphopt report results --learning`. conf/learning.yaml says which; graphopt/report/figures.py explains its
+words.
 """
 
 from collections.abc import Iterator, Mapping, Sequence

@@ -1,5 +1,5 @@
-"""What a run says about one model: what it was, what was decided, what that gains, which changes matter, which files
-hold it. One graph is no sample, so there are no means and no intervals."""
+"""The results of a run on one model: facts, decisions, gains, the changes that matter, and files. One graph is no
+sample, so there are no means and no intervals."""
 
 import math
 import shlex
@@ -92,7 +92,7 @@ def _tables(answer: Answer, solved: Sequence[Row], own: str) -> Iterator[Table]:
 
 
 def rule_tables(decision: Decided, shown: int | None = None) -> Iterator[Table]:
-    """What rewriting did, where it did something: the rules (the first `shown`), and which operators it changed."""
+    """The changes by rewriting, if any: the rules (the first `shown`), and changed operators."""
     rules = Counter(decision.rules).most_common()
     if rules:
         rest = len(rules[shown:]) if shown else 0

@@ -1,8 +1,8 @@
 """Makes a finished study small enough to be kept: one file of answers, one of rows, and its tables.
 
 `graphopt study pack outputs/STUDY results/STUDY` writes a folder that `report` and `decision` read as they read the
-study itself; `--unpack` writes the loose files again. Both read back all that they wrote, and leave nothing behind when
-something is not equal. The packed folder holds
+study itself; `--unpack` writes the loose files again. Both read back all that they wrote, and leave nothing behind
+where a file differs. The packed folder holds
 
 - `answers.zip`: all answers, graphs, configurations and curves (`graphopt.run.records.packed`).
 - `rows.jsonl.xz`: the rows of all cells; `decision` says `answers.zip#DIGEST`.
@@ -36,7 +36,7 @@ from graphopt.run.records.answer_file import copy, read_answer
 from graphopt.run.records.rows import PACKED_ROWS, ROWS, Row, as_lines, lines, parse
 
 LEFT_OUT = ("ckpt", "models", "pictures")
-PAGE, FIRST = "README.md", ("README.md", "about.md")  # what a packed study says, and where that stood before
+PAGE, FIRST = "README.md", ("README.md", "about.md")  # the page of a packed study, and its names before
 NOT_OWN = (packed.NAME, PACKED_ROWS, "multirun.yaml")  # in a study's folder
 FILE_BYTES = 1024 * MIB  # of a cell's other file
 _EPOCH = (1980, 1, 1, 0, 0, 0)  # of all parts: equal studies make equal packs
@@ -61,7 +61,7 @@ class _Group:
         }
 
     def text(self) -> str:
-        """What .json holds."""
+        """The content of .json."""
         arrays, values = [[dtype, shape] for dtype, shape, _ in self.arrays], [*map(json.loads, self.values)]
         return json.dumps({"values": values, "arrays": arrays, "answers": self.answers})
 
@@ -171,8 +171,8 @@ def _other_parts(pack: Path) -> Iterator[tuple[str, bytes]]:
 
 
 def _own_files(study: Path) -> dict[str, bytes]:
-    """Name -> content of what is kept of the files in the study's folder itself: other files, what was measured as one
-    table, and all pages as one."""
+    """Name -> content of kept files in the study's folder itself: other files, measured times as one table, and all
+    pages as one."""
     found = [f for f in sorted(study.iterdir()) if f.is_file() and f.name not in NOT_OWN and not f.name.startswith(".")]
     kept = {file.name: file.read_bytes() for file in found if file.suffix not in (".md", ".csv")}
     kept.pop(price_table.NAME + price_table.PACKED, None)
@@ -240,7 +240,7 @@ def _inside(folder: Path, name: str) -> Path:
 
 
 def _check(loose: Path, small: Path) -> None:
-    """Raises UserError unless a packed study says what the loose one does, read as everybody reads them."""
+    """Raises UserError unless a packed study has the content of the loose one, by the usual readers."""
     names = _names(small / packed.NAME)
     with Bar("check", len(names)) as bar:
         for name, digest in names.items():

@@ -2,8 +2,8 @@
 
     {"device": {"conv_1": 1, "add_3": "gpu0"}, "order": ["conv_1", "add_3"], "inline": {"relu_2": true}}
 
-All three are optional, ops go by name, and what is not named stays as the task's default has it. Ops of `order` start
-before all others that are ready on their device, in that order.
+All three are optional, ops go by name, and other ops stay as in the task's default. Ops of `order` start before all
+others that are ready on their device, in that order.
 
 Shape legend: N ops.
 """
@@ -31,7 +31,7 @@ PARTS = ("device", "order", "inline")
 
 @dataclass(frozen=True)
 class PlanFile:
-    """What a file asks for."""
+    """The requests of a file."""
 
     device: Mapping[str, int | str]
     order: Sequence[str]
@@ -57,8 +57,8 @@ def read_plan(path: Path | str) -> PlanFile:
 
 
 def plan_of(file: PlanFile, graph: Graph, task: AssignTask) -> Plans:
-    """What is asked for as a batch of one plan, the rest as the task has it by default. Raises UserError where the
-    graph has no such op, the machine no such device, the task no such head, or the plan cannot be."""
+    """The requests as a batch of one plan, the rest as the task has it by default. Raises UserError where the graph has
+    no such op, the machine no such device, the task no such head, or the plan cannot be."""
     choices, numbers = task.initial(graph).copy(), {name: n for n, name in enumerate(graph.op_names)}
     device = {_op(numbers, graph, name): _device(task, where) for name, where in file.device.items()}
     inline = {_op(numbers, graph, name): int(flag) for name, flag in file.inline.items()}
@@ -93,7 +93,7 @@ def _device(task: AssignTask, where: int | str) -> int:
 
 
 def _must_be(plan: Plans, device: Mapping[int, int], inline: Mapping[int, int]) -> None:
-    """Tasks resolve what cannot be; here it is an error."""
+    """Tasks resolve illegal requests; here they are an error."""
     name = plan.graph.op_names
     for op, where in device.items():
         if not plan.inline[0, op] and plan.device[0, op] != where:
@@ -105,7 +105,7 @@ def _must_be(plan: Plans, device: Mapping[int, int], inline: Mapping[int, int]) 
 
 
 def _priority(graph: Graph, order: Sequence[int]) -> NDArray[np.float64]:
-    """[N] the first of the order highest, all others 0. Raises UserError where an op comes before what it needs."""
+    """[N] the first of the order highest, all others 0. Raises UserError where an op comes before its inputs."""
     priority = np.zeros(graph.num_ops)
     priority[list(order)] = np.arange(len(order), 0, -1)
     last = list(range(graph.num_ops))  # of an op and all that it needs, the one that the order has last

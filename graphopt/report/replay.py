@@ -1,4 +1,4 @@
-"""Prices stored decisions again, and compares with what they say and with the rows that claim them."""
+"""Prices stored decisions again, and compares with their own prices and with the rows that claim them."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
@@ -14,7 +14,7 @@ Claims = dict[Path, list[Mapping[str, Any]]]  # answer -> the rows whose it is
 
 
 def replay_all(claims: Claims, unanswered: Iterable[Mismatch]) -> Iterator[tuple[Path, list[Mismatch]]]:
-    """(answer or rows file, mismatches) of what `claims_of` found.
+    """(answer or rows file, mismatches) of claims of `claims_of`.
 
     A row must have an answer, and its prices must be those of the answer, which must come out again.
     """
@@ -46,7 +46,7 @@ def _answers_below(place: Path) -> Iterator[Path]:
         try:
             found = [*packed.digests(pack)]
         except Unreadable:
-            found = [""]  # the pack as an answer, which says what is wrong with it
+            found = [""]  # the pack as an answer, whose error says why
         yield from (packed.path_of(pack, digest) for digest in found)
 
 

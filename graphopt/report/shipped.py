@@ -1,4 +1,4 @@
-"""`graphopt models`: the policies that come with the package, and what each was trained for."""
+"""`graphopt models`: the policies that come with the package, and their tasks."""
 
 import argparse
 import sys

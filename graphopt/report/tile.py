@@ -3,7 +3,7 @@
 `graphopt board tile PROBLEM.json SOLUTION.json` searches for as long as the contest gave for so many ops, or
 `--seconds`, counted from the start of the command, and writes the schedule with the latency of every step. `--check`
 reads the solution instead and prices it by both evaluators. `--shared-slices per_operand` takes the stricter reading of
-what fits into fast memory. docs/contests.md has the rules.
+the capacity of fast memory. docs/contests.md has the rules.
 """
 
 import argparse
@@ -36,7 +36,7 @@ def solve_file(problem: Path, solution: Path, seconds: float | None, seed: int, 
     task, graph = _task(shared_slices), graph_of_workload(read_workload(problem))
     workload = task.workload(graph)
     cost = construct(option("cost", "tile_time"), "cost", {"task": task})
-    task.open(graph, cost, evals=0)  # compiles what is not compiled yet
+    task.open(graph, cost, evals=0)  # compiles missing functions
     given = contest_seconds(workload.num_ops) if seconds is None else seconds
     left = max(SHARE * given - ENDING - (time.monotonic() - BEGAN), LEAST)
     algo = construct(option("algo", "tile_walk") | {"seconds": left, "share": 1.0}, "algo")
@@ -60,7 +60,7 @@ def _task(shared_slices: str | None) -> Any:
 
 
 def check_file(problem: Path, solution: Path, shared_slices: str | None) -> bool:
-    """Prints what a solution costs, and what is wrong with it, as a line of JSON; whether it is valid."""
+    """Prints the cost of a solution, and its errors, as a line of JSON; returns whether it is valid."""
     from graphopt.contests.tiling.pricing_tiles import judge
     from graphopt.contests.tiling.referee import NotValid, referee_latencies
     from graphopt.contests.tiling.workload_files import graph_of_workload, read_schedule, read_workload

@@ -46,7 +46,7 @@ from graphopt.run.sharing import LOCKS, CellOutcome, note_of, write_note
 
 GROUPS = ("dataset", "task", "machine", "cost", "judge", "encoder", "algo", "trainer", "logger")
 NO_LOCKS = (errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS, None)  # of a file system without locks
-# What may change without making it another experiment: rows say for themselves what of these they were made with.
+# Keys that may change without making it another experiment: rows have their own values of these.
 FREE = ("study", "output_dir", "resume", "budget", "compare", "split", "logger")
 
 
@@ -95,7 +95,7 @@ class Cell:
 
     @cached_property
     def rows(self) -> RowFile:
-        """What the folder holds, read when first asked for: by then no other run writes there."""
+        """The rows of the folder, read when first asked for: by then no other run writes there."""
         return RowFile(self.path / "rows.jsonl")
 
     @property
@@ -121,7 +121,7 @@ class Cell:
 
     @cached_property
     def _request(self) -> str | None:
-        """Digest of what is asked for, as it was before anything was read; None where it cannot be read."""
+        """Digest of the request, as it was before anything was read; None where it cannot be read."""
         content = content_of(self.config)
         if content is None:
             return None
@@ -171,7 +171,7 @@ class Cell:
 
     @contextlib.contextmanager
     def logged(self) -> Iterator[None]:
-        """Opens the run's logger and closes it whatever happens."""
+        """Opens the run's logger and closes it in any case."""
         if self.skipped:
             yield
             return

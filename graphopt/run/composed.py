@@ -29,7 +29,7 @@ def sources_of(hydra: Any) -> list[str]:
 
 
 COMPOSED_BYTES = 4 * 2**20
-OTHER_INPUTS = (b"${oc.", b"${now:")  # what a value may depend on besides words and files
+OTHER_INPUTS = (b"${oc.", b"${now:")  # resolvers by which a value depends on more than words and files
 
 
 def find_composed(words: Sequence[str], sources: Sequence[str]) -> dict[str, Any] | None:

@@ -31,7 +31,7 @@ REPLACED = "rows.replaced.jsonl"  # beside the rows: those of graphs that are go
 
 @dataclass(frozen=True)
 class Method:
-    """An optimiser and the row fields that say what it is (algo, encoder, config_hash, params, training cost)."""
+    """An optimiser and its row fields (algo, encoder, config_hash, params, training cost)."""
 
     optimizer: Solver[Any]
     facts: Mapping[str, Any]
@@ -39,7 +39,7 @@ class Method:
 
 @dataclass(frozen=True)
 class Context:
-    """What is the same for all methods."""
+    """Shared by all methods."""
 
     task: Task
     cost: CostModel
@@ -52,7 +52,7 @@ class Context:
 
 
 def run_through(cell: Cell, dataset: Dataset | None = None) -> None:
-    """Builds what a cell is made of, trains or loads what learns, and makes the rows. dataset: instead of the
+    """Builds the parts of a cell, trains or loads its learner, and makes the rows. dataset: instead of the
     configuration's, where a program holds the graphs. Raises RowsFailed if a row failed."""
     parts = build(cell.config, dataset)
     if parts.learns:
@@ -105,7 +105,7 @@ def methods_of(parts: Parts, cell: Cell) -> list[Method]:
     """The cell's algorithm first. It keeps the encoder that names the cell; compared ones have none."""
     classical = {"params": 0, "train_evals": 0, "train_seconds": 0.0, "device": "cpu"}
     own = classical
-    if parts.learns:  # what it cost to train, and where it runs
+    if parts.learns:  # the cost of training, and where it runs
         learner: Any = parts.algo
         own = {"params": sum(p.numel() for p in learner.parameters()), "train_evals": learner.train_evals,
                "train_seconds": round(learner.train_seconds, 3), "device": learner.device_name}  # fmt: skip
@@ -251,7 +251,7 @@ def thinned(trace: Sequence[Incumbent], points: int = TRACE_POINTS) -> list[Incu
 
 
 def _note(row: Row) -> str:
-    """What the progress says of a row."""
+    """A row's note beside the progress bar."""
     if row["status"] != "ok":
         return f"{row['graph']} {row['algo']}: {row['status']}, {row['reason']}"
     words = f"{row['graph']} {row['algo']} {row['evals_cap']} evaluations: "

@@ -37,8 +37,8 @@ class RunLog:
 
 
 class CsvLog(RunLog):
-    """metrics.csv in the cell's folder: a line `step,name,value` per point, appended; what is no number (NaN) is
-    no point. A run that goes on first drops the points that it will make again, and a line that was cut short."""
+    """metrics.csv in the cell's folder: a line `step,name,value` per point, appended; NaN is no point. A run that goes
+    on first drops the points that it will make again, and a line that was cut short."""
 
     def open(self, folder: Path, config: Mapping[str, Any]) -> None:
         self.path = folder / "metrics.csv"
@@ -99,7 +99,7 @@ class WandbLog(CsvLog):
         self._catch_up()
 
     def _catch_up(self) -> None:
-        """Sends what metrics.csv has from before, once."""
+        """Sends earlier points of metrics.csv, once."""
         if self._behind:
             self._behind = False
             with writing(self.path), self.path.open(newline="") as file:
@@ -126,7 +126,7 @@ class WandbLog(CsvLog):
 
 
 def scalars(rows: Sequence[Mapping[str, Any]], own: str, split: str) -> dict[str, float]:
-    """What a cell found on a split, named as in a report's table.csv: METHOD/BUDGET/NAME, and NAME alone of its own
+    """The results of a cell on a split, named as in a report's table.csv: METHOD/BUDGET/NAME, and NAME alone of its own
     algorithm at the largest budget.
 
     speedup: initial / judged, geometric mean over graphs; speedup_families: likewise, a family counts once; evals,

@@ -1,4 +1,4 @@
-"""Hydra's sweeper for searches over settings: Optuna proposes what a job tries, through whatever launcher.
+"""Hydra's sweeper for searches over settings: Optuna proposes the settings of jobs, through any launcher.
 
 The same search may run from several places at once; `n_trials` counts the trials of all. Who runs a trial holds a lock
 in the study's folder. So a trial whose process was killed is known at once, without a heartbeat and a grace time. Its
@@ -80,7 +80,7 @@ class OptunaSweeper(ResumingSweeper):
         return OmegaConf.to_container(self.config.hydra.sweeper, resolve=True)
 
     def _check_words(self, fixed: Sequence[str]) -> None:
-        """What does not vary must be that of the earlier calls, else measures of different things are compared."""
+        """Fixed words must be those of the earlier calls, else measures of different things are compared."""
         words = sorted(word for word in fixed if word.partition("=")[0] not in ELSEWHERE)
         known = self.study.user_attrs.get(WORDS)
         if known is None:
@@ -129,7 +129,7 @@ class OptunaSweeper(ResumingSweeper):
         return {*self.study.user_attrs.get(AGAIN, ())}
 
     def _told(self, trial: Any, result: Any) -> list[str]:
-        """Tells Optuna what became of a trial. Why it failed, if it did."""
+        """Tells Optuna the result of a trial. Returns why it failed, if it did."""
         import optuna
 
         states = optuna.trial.TrialState

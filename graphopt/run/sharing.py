@@ -1,5 +1,5 @@
-"""What several runs of one study know of each other: who holds a cell, who starts jobs, and which were asked for. It
-loads no Hydra: its plugins may not be imported before Hydra loads them itself."""
+"""Shared knowledge of several runs of one study: who holds a cell, who starts jobs, and which were asked for. It loads
+no Hydra: its plugins may not be imported before Hydra loads them itself."""
 
 import hashlib
 import json
@@ -25,8 +25,8 @@ DRIVER, NOTE = "driver-", ".by"  # start of the lock of who starts jobs; ending 
 
 @dataclass(frozen=True)
 class CellOutcome:
-    """What a job of a sweep says of its cell. busy: the file of the lock that another run holds; measures: what it
-    found (`graphopt.run.loggers.scalars`), none where it is not finished or makes no sense."""
+    """The result of a sweep's job for its cell. busy: the file of the lock that another run holds; measures: its
+    results (`graphopt.run.loggers.scalars`), none where it is not finished or illegal."""
 
     cell: str
     busy: str | None = None
@@ -75,7 +75,7 @@ def write_note(lock: Path) -> None:
 
 
 def note_of(lock: Path | str) -> str:
-    """What `write_note` wrote; empty where that cannot be read."""
+    """The note of `write_note`; empty where it cannot be read."""
     with suppress(OSError, UnicodeDecodeError):
         return Path(f"{lock}{NOTE}").read_text()[:100]
     return ""
@@ -125,7 +125,7 @@ def command_file(study: Path) -> Path:
 
 
 def keep_command(study: Path, words: Sequence[str]) -> None:
-    """words: of the command line. What `graphopt study retry` gives again."""
+    """words: of the command line, which `graphopt study retry` gives again."""
     file = command_file(study)
     with suppress(OSError):
         file.parent.mkdir(parents=True, exist_ok=True)

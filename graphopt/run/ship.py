@@ -1,7 +1,7 @@
 """Puts the checkpoint of a finished cell into the package, where `ckpt=pretrained` finds it.
 
 `graphopt study ship CELL_FOLDER` writes graphopt/learn/pretrained/ALGO-TASK-OBJECTIVE.ckpt: the weights that solving
-needs, the settings of their network and what training has cost, nothing else. TASK and OBJECTIVE are `any` where one
+needs, the settings of their network and the cost of training, nothing else. TASK and OBJECTIVE are `any` where one
 network serves all.
 """
 
@@ -47,8 +47,8 @@ def ship(cell: Path, folder: Path, *, half: bool) -> Path:
 
 
 def stored_config(path: Path) -> dict[str, Any]:
-    """What of a cell's configuration its checkpoint needs: options of this installation, and plain values. Raises
-    UserError."""
+    """The part of a cell's configuration that its checkpoint needs: options of this installation, and plain values.
+    Raises UserError."""
     text = read_bytes(path, MIB).decode(errors="replace")
     try:
         if any(isinstance(event, yaml.AliasEvent) for event in yaml.parse(text, yaml.SafeLoader)):
@@ -65,7 +65,7 @@ def stored_config(path: Path) -> dict[str, Any]:
 
 
 def stripped(state: checkpoint.State, config: Mapping[str, Any], *, half: bool) -> checkpoint.State:
-    """The state without what only training needs. Settings come from the cell's configuration."""
+    """The state without parts that only training needs. Settings come from the cell's configuration."""
     training_only = target_of(config["algo"], "algo").training_only
     weights = {
         name: _rounded(value, half) for name, value in state["state_dict"].items() if not name.startswith(training_only)

@@ -221,7 +221,7 @@ def _busy(found: Any) -> bool:
 
 
 def spelled_out(job: list[str], algos: Mapping[str, Sequence[str]]) -> list[str]:
-    """The job's words with an experiment's own algorithm in words of options; what comes later counts, as ever."""
+    """The job's words with an experiment's own algorithm in words of options; later words win, as ever."""
     found: list[str] = []
     for word in job:
         name = word.removeprefix("algo=")

@@ -1,4 +1,4 @@
-"""Trials of a search over settings, kept by Optuna: what the sweeper and the jobs that it starts share. It loads no
+"""Trials of a search over settings, kept by Optuna: shared by the sweeper and the jobs that it starts. It loads no
 Hydra plugin, which may not be imported before Hydra loads them itself."""
 
 import os

@@ -1,1 +1,1 @@
-"""What applies answers to the user's own model."""
+"""Application of answers to the user's own model."""

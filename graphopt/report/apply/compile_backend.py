@@ -1,10 +1,10 @@
 """Fusion decisions carried out by `torch.compile`: `torch.compile(module, backend="graphopt")` decides about each graph
 by predicted times, and compares that with the default for a moment. With `options={"decisions": FOLDER}`, or
-`backend=decided(...)`, what was decided before counts.
+`backend=decided(...)`, earlier decisions are used.
 
-Forward, backward and inference graphs are recognised by what Inductor is given to lower (`key_of`). A graph of the same
-operators on other shapes (`structure_of`) keeps a decision, unless `cost=generated_code` predicts a loss there. Others,
-that nothing was decided about, are compiled as Inductor does by itself.
+Forward, backward and inference graphs are recognised by Inductor's input (`key_of`). A graph of the same operators on
+other shapes (`structure_of`) keeps a decision, unless `cost=generated_code` predicts a loss there. Graphs without a
+decision are compiled as Inductor does by itself.
 """
 
 import json
@@ -115,8 +115,8 @@ def decided(decisions: Mapping[str, CompilerRequest], carried: set[str] | None =
 
 
 def _program(gm: GraphModule, phase: Phase) -> FxProgram:
-    """What lowering needs of a graph. Nothing is known of what it will run on: numbers are drawn around zero, so that
-    comparisons with it follow no pattern."""
+    """A graph as lowering needs it. Its inputs are not known: numbers are drawn around zero, so that comparisons with
+    it follow no pattern."""
     given = [node.meta["val"] for node in gm.graph.find_nodes(op="placeholder")]
     kinds = [str(tensor.dtype).removeprefix("torch.") for tensor in given]
     specs = [InputSpec(tuple(t.shape), tuple(t.stride()), kind, "normal" if t.is_floating_point() else "uniform")
@@ -146,8 +146,8 @@ def _held(request: CompilerRequest, gm: GraphModule, phase: Phase, *, fixed: boo
 
 
 def structure_of(gm: GraphModule, phase: Phase) -> tuple[str, tuple[str, ...]]:
-    """(what is equal for graphs of the same operators and types on tensors of the same origin, whatever their shapes;
-    names of the nodes that make tensors)."""
+    """(a key, equal for graphs of the same operators and types on tensors of the same origin, for any shapes; names of
+    the nodes that make tensors)."""
     nodes = [node for node in gm.graph.nodes if isinstance(node.meta.get("val"), Tensor | tuple | list)]
     place = {node: i for i, node in enumerate(nodes)}
     made = [[str(node.target) if node.op == "call_function" else node.op, str(getattr(node.meta["val"], "dtype", "")),
@@ -156,8 +156,8 @@ def structure_of(gm: GraphModule, phase: Phase) -> tuple[str, tuple[str, ...]]:
 
 
 def backend(gm: GraphModule, example_inputs: Sequence[Any], *, options: Mapping[str, Any] | None = None) -> Any:
-    """What `torch.compile(backend="graphopt")` finds. options: `decisions`, a folder of decision files; without it
-    `algo=compiler_policy` decides by predicted times (`unmeasured`), and `numerics` is `equal` (the same bits) or
+    """The entry point of `torch.compile(backend="graphopt")`. options: `decisions`, a folder of decision files; without
+    it `algo=compiler_policy` decides by predicted times (`unmeasured`), and `numerics` is `equal` (the same bits) or
     `close`. `allocator`: `keep` where malloc is to keep freed memory in this process. The others are Inductor's own."""
     given = dict(options or {})
     use_allocator(given.pop("allocator", "user"))
@@ -186,9 +186,9 @@ def _decider(numerics: Numerics) -> Parts:
 
 
 def unmeasured(program: FxProgram, numerics: Numerics) -> CompilerRequest:
-    """What `algo=compiler_policy` says of a program with a budget of 0, else nothing. It is kept where it is faster
-    than the default when both run for a moment, and gives bits that `numerics` allows. Raises UserError for other
-    words there."""
+    """The answer of `algo=compiler_policy` with a budget of 0, or no request. It is kept where it is faster than the
+    default when both run for a moment, and gives bits that `numerics` allows. Raises UserError for other words
+    there."""
     if program.device != "cpu":
         warnings.warn(f"nothing is decided about a graph ({program.phase}) on a GPU: what predicts times knows code "
                       "for CPUs only; measure with cost=inductor and give decisions", stacklevel=2)  # fmt: skip
@@ -227,7 +227,7 @@ def _compared(requests: LoweredRequests, graph: Graph, request: CompilerRequest,
 
 
 def changes_of(request: CompilerRequest) -> list[str]:
-    """What a request changes, in words."""
+    """The changes of a request, in words."""
     lines = []
     for word, done in WORDS.items():
         ops = [name for name, wanted in request.requests.items() if wanted == word]

@@ -38,7 +38,7 @@ Solve = Callable[[Graph], Answer]
 
 @dataclass(frozen=True)
 class Check:
-    """Outputs and gradients under decisions against those of Inductor's default. numerics: what had to hold."""
+    """Outputs and gradients under decisions against those of Inductor's default. numerics: the condition."""
 
     numerics: Numerics
     reference: list[Tensor]
@@ -57,13 +57,12 @@ class Check:
 class Optimized(nn.Module):
     """Called as `module` is, whose weights it uses. answers: by names of graphs (`inference`, or `forward` and
     `backward`), each with all that was measured; undone: names of those whose decision is not used, since outputs or
-    gradients would not have been as they have to be. others: of graphs, the least time over the default's of what was
-    measured and gives other bits. flushed: of graphs, the time with denormal numbers flushed to zero over the time
+    gradients would not have been as they have to be. others: of graphs, the least measured time over the default's of
+    code that gives other bits. flushed: of graphs, the time with denormal numbers flushed to zero over the time
     without. allocator: of graphs, seconds by default with memory kept and with the user's malloc, where memory is kept.
 
     Inputs of other shapes make graphs of the same structure, which keep a decision unless a loss is predicted there.
-    Calls with gradients where none were asked for make graphs that nothing was decided about: they are compiled by
-    default.
+    Calls with gradients where none were asked for make graphs without a decision: they are compiled by default.
     """
 
     _compiled: Any
@@ -84,7 +83,7 @@ class Optimized(nn.Module):
         return self._compiled(*args, **kwargs)
 
     def report(self) -> str:
-        """A page of text: per graph times, noise, evaluations, what is done otherwise and what was declined."""
+        """A page of text: per graph times, noise, evaluations, changes to the default and declined changes."""
         kept = [f"memory kept: {name} takes {one * 1e3:.3f} ms by default, {other * 1e3:.3f} with the user's malloc, "
                 f"ratio {one / other:.3f}" for name, (one, other) in self.allocator.items()]  # fmt: skip
         close = [f'{name}: {ratio:.3f} with other bits, which numerics="close" allows'
@@ -107,8 +106,8 @@ class Optimized(nn.Module):
 
 def optimized(module: nn.Module, inputs: Any, *, backward: bool, numerics: Numerics, solve: Solve,
               allocator: Allocator = "user") -> Optimized:  # fmt: skip
-    """Captures the graphs that torch.compile makes, solves each, and keeps what leaves outputs and gradients as
-    `numerics` says. The module and the inputs stay as they are. Raises GraphError."""
+    """Captures the graphs that torch.compile makes, solves each, and keeps decisions that leave outputs and gradients
+    as `numerics` says. The module and the inputs stay as they are. Raises GraphError."""
     use_allocator(allocator)
     cost: Inductor = construct(option("cost", "inductor") | {"builders": BUILDERS}, "cost", {})
     cost.builds.begin()  # all that solve a graph share them
@@ -153,7 +152,7 @@ def _kept(names: list[str], outcome: Callable[[list[str]], list[Tensor]], numeri
 
 
 def _outcome(module: nn.Module, inputs: Any, decisions: Mapping[str, CompilerRequest], backward: bool) -> list[Tensor]:
-    """What a copy of the module returns, then its gradients and those of inputs, then its weights and buffers."""
+    """The results of a copy of the module, then its gradients and those of inputs, then its weights and buffers."""
     own, (args, kwargs) = deepcopy(module), arguments_of(copied(inputs))
     backend = decided(decisions)
     # Random numbers are the same in every call, and the caller's go on as if there had been none.
@@ -173,7 +172,7 @@ def runs_on_gpu(module: nn.Module, inputs: Any) -> bool:
 
 
 def page(module: str, answers: Mapping[str, Answer], undone: tuple[str, ...], numerics: str) -> str:
-    """What was gained, and what was declined. answers: by names of graphs; undone: those that are not used."""
+    """Gains, and declined changes. answers: by names of graphs; undone: those that are not used."""
     lines = [
         f"{module}, compiled by TorchInductor; numerics: {numerics}. Times of one thread, raced in fresh processes."
     ]

@@ -101,12 +101,12 @@ def build(place: Path, root: Path, out: Path, only: Sequence[str]) -> int:
 
 
 def page(boards: Sequence[Board], built: str) -> str:
-    """The page as HTML. built: when, and from which commit. Whatever a file says is printable and escaped."""
+    """The page as HTML. built: when, and from which commit. Text of files is made printable and escaped."""
     return page_text("graphopt leaderboard", f"{ABOUT} {built}", [part for each in boards for part in _parts(*each)])
 
 
 def _parts(contest: Contest, found: Sequence[Standing]) -> Iterator[Part]:
-    """Entries by points, costs by instance, and what does not count."""
+    """Entries by points, costs by instance, and refusals."""
     about = f"{contest.about} {len(contest.instances)} instances of dataset={' or '.join(contest.datasets)}, "
     about += f"costs in {contest.unit}."
     if contest.equality is not None:
@@ -151,7 +151,7 @@ def costs_csv(boards: Sequence[tuple[Contest, Sequence[Standing]]]) -> str:
 
 
 def _plain(value: str) -> str:
-    """Without what a spreadsheet would take for a formula."""
+    """Without signs that a spreadsheet would take for a formula."""
     text = printable(value)
     return f"'{text}" if text.startswith(("=", "+", "-", "@")) else text
 

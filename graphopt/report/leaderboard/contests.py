@@ -15,8 +15,8 @@ data set, which has more graphs, is named for those who want to solve them), and
     instances: [name, ...]
 
 makes them of options; where a mapping stands for a name, `name` says the option and other keys are its settings.
-`equality: {draws: 5, tolerance: 1.0e-9}` says when programs count as equal (`Equality`). What a problem says is data,
-as of any file (`graphopt.run.config.stored`).
+`equality: {draws: 5, tolerance: 1.0e-9}` says when programs count as equal (`Equality`). A problem's words are data, as
+of any file (`graphopt.run.config.stored`).
 """
 
 import math
@@ -51,7 +51,7 @@ SPLITS: tuple[Split, ...] = ("test", "val", "train")
 
 @dataclass(frozen=True)
 class BoardInstance:
-    """A graph to be decided about. default: what a user gets without any search."""
+    """A graph to be decided about. default: the answer without any search."""
 
     name: str
     graph: Graph
@@ -67,7 +67,7 @@ class BoardInstance:
 
     @property
     def original(self) -> Decided:
-        """What answers start from."""
+        """The decision from which answers start."""
         return self.default.decided
 
 
@@ -201,7 +201,7 @@ def _override(said: Any) -> str:
 
 
 def _words(group: str, said: Any) -> dict[str, Any]:
-    """An option in the words of files, with what the problem sets of it."""
+    """An option in the words of files, with the problem's settings."""
     name, settings = _name(said, group), {} if isinstance(said, str) else said
     inner = sorted(key for key in map(str, settings) if key.startswith("_"))
     if inner:

@@ -1,4 +1,4 @@
-"""Entries of the leaderboard, each answer priced again: what a file claims counts for nothing but to be compared.
+"""Entries of the leaderboard, each answer priced again: a file's claims are only compared.
 
 An entry is a folder of its problem's folder with an `entry.yaml`: `title`, `by`, `method`, `budget`, `hardware`, and
 `costs`, the claimed cost of each instance. The answer to an instance is the file INSTANCE.npz or INSTANCE.json beside
@@ -49,7 +49,7 @@ class Score:
 
 @dataclass(frozen=True, slots=True)
 class BoardEntry:
-    """name: of its folder; words: what it says of itself; refusal: why none of it was read."""
+    """name: of its folder; words: its own description; refusal: why none of it was read."""
 
     name: str
     words: Mapping[str, str]
@@ -61,7 +61,7 @@ class BoardEntry:
 
     @property
     def refusals(self) -> list[str]:
-        """What does not count, with its reason."""
+        """Parts that do not count, with the reason."""
         whole = [f"{self.name}: {self.refusal}"] if self.refusal else []
         return whole + [f"{self.name}, {s.instance}: {s.reason}" for s in self.scores if s.cost is None]
 
@@ -82,7 +82,7 @@ def judged_entries(contest: Contest, root: Path) -> list[BoardEntry]:
 
 
 def judged_entry(contest: Contest, folder: Path, root: Path) -> BoardEntry:
-    """One entry. What cannot be read is refused with its reason, whatever it is; others go on."""
+    """One entry. Unreadable ones are refused with the reason; others go on."""
     try:
         return _judged(contest, folder, root)
     except Exception as error:  # a folder may hold anything
@@ -90,14 +90,14 @@ def judged_entry(contest: Contest, folder: Path, root: Path) -> BoardEntry:
 
 
 def _reason(error: Exception, place: Path) -> str:
-    """Of what was raised about a file or a folder, without the way there."""
+    """The message of an exception about a file or a folder, without its path."""
     foreseen = isinstance(error, Refused | UserError | GraphError)
     said = str(error) if foreseen else f"{type(error).__name__}: {error}"
     return said.replace(f"{place}", place.name)[:LONGEST]
 
 
 def _judged(contest: Contest, folder: Path, root: Path) -> BoardEntry:
-    """Raises UserError, and whatever else odd files lead to."""
+    """Raises UserError, and any other exception by odd files."""
     if folder.resolve().parent != contest.folder.resolve():
         raise Unreadable(f"{folder} is a link: an entry lies in its problem's folder")
     source = _own(folder / ENTRY)
@@ -157,7 +157,7 @@ def _price(instance: BoardInstance, place: Path, claim: Any) -> float:
 
 
 def _read(instance: BoardInstance, place: Path) -> tuple[Decided, list[float]]:
-    """(what a file decides, the costs that it claims itself)."""
+    """(the decision of a file, its claimed costs)."""
     kind: type[Decided] = instance.task.decided
     if place.suffix == ".json":
         decided, claims = kind.from_text(read_bytes(place, TEXT_BYTES), place.name)

@@ -1,4 +1,4 @@
-"""The page of one answer: what was decided, why it matters, the graph by kernels, the run on its devices, what to type.
+"""The page of one answer: decisions, their gains, the graph by kernels, the run on its devices, commands.
 
 Shape legend: N ops, K kernels.
 """
@@ -48,7 +48,7 @@ def answer_page(answer: Any, target: Path) -> Path:
 
 
 def _changes(answer: Any) -> Table:
-    """What each decision is worth; where prices are measured, none goes back alone: each would have to be timed."""
+    """The gain of each decision; where prices are measured, none goes back alone: each would have to be timed."""
     columns = ["op", "operator", "in the model", "change", "price when it alone goes back"]
     if not answer.decided.described:
         gone = [[printable(one.op), one.operator, printable(one.source), "replaced"] for one in answer.replaced()]
@@ -99,7 +99,7 @@ def _graph(plans: Plans, changed: Sequence[int], title: str, answer: Any) -> Par
     edges = sorted(set(zip(source.tolist(), target.tolist())))
     owners = [
         of or frozenset((op,)) for op, of in enumerate(kernels_of(graph, plans.inline[0]))
-    ]  # what nobody reads is by itself
+    ]  # results without readers are by themselves
     x, y, routes = _places(graph.num_ops, edges)
     roots = [min(of) for of in owners]
     numbers = kernel_colours(owners, edges, len(PALETTE))
@@ -166,7 +166,7 @@ def _graph(plans: Plans, changed: Sequence[int], title: str, answer: Any) -> Par
 
 
 def _search(ops: Any, kernels: Any, figure: Any) -> Any:
-    """A field: what does not match fades, and the view moves to what does. ops, kernels: sources of the figure."""
+    """A field: ops that do not match fade, and the view moves to those that do. ops, kernels: sources of the figure."""
     models = bokeh().models
     search = models.TextInput(placeholder="search an op, an operator or a kernel", width=320)
     search.js_on_change("value_input", models.CustomJS(args={"ops": ops, "kernels": kernels, "x": figure.x_range,
@@ -218,7 +218,7 @@ def _places(count: int, edges: Sequence[tuple[int, int]]) -> tuple[np.ndarray, n
 
 
 def _timeline(answer: Any, found: Plans, default: Plans) -> Iterator[Part]:
-    """What runs when on every device and link, of the answer and of the default."""
+    """The runs of every device and link over time, of the answer and of the default."""
     simulator = next((model for model in (answer.cost, answer.judge) if isinstance(model, Simulates)), None)
     if simulator is None or found.graph is not default.graph:
         return

@@ -19,7 +19,7 @@ GREY = "#8a8a8a"  # reads on white and on black
 
 @dataclass(frozen=True)
 class Part:
-    """A heading and what stands below it. plot: a Bokeh model. filter: a field that hides rows of the table."""
+    """A heading and its content. plot: a Bokeh model. filter: a field that hides rows of the table."""
 
     title: str
     table: Table | None = None
@@ -48,7 +48,7 @@ def write_page(target: Path, title: str, verdict: str, parts: Sequence[Part]) ->
 
 
 def page_text(title: str, verdict: str, parts: Sequence[Part]) -> str:
-    """The page as HTML; what comes out of files is escaped and printable."""
+    """The page as HTML; text of files is escaped and printable."""
     plots, script, source, made = [part.plot for part in parts if part.plot is not None], "", "", list[str]()
     if plots:
         bokeh()

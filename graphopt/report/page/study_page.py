@@ -1,4 +1,4 @@
-"""The page of a study: the verdict, the tables with their intervals, best cost against evaluations, what to type."""
+"""The page of a study: the verdict, the tables with their intervals, best cost against evaluations, commands."""
 
 import math
 import shlex

@@ -129,7 +129,7 @@ def _short(name: str) -> str:
 
 
 def _draw_walks(axes: Axes, entries: Sequence[Entry], colours: Mapping[str, str]) -> None:
-    """Geometric mean over seeds of what each method has found by itself; a band from the lowest to the highest seed."""
+    """Geometric mean over seeds of each method's own best; a band from the lowest to the highest seed."""
     markers = method_markers(colours)
     top = max(float(e.evals) for e in entries)
     grid = np.unique(np.round(np.geomspace(1, max(top, 2.0), 160)))

@@ -47,7 +47,7 @@ class Scene:
 
 
 def scene(plan: Plans, default: Plans) -> Scene:
-    """Chooses what to show and lays it out. By device where the plan uses several, else by kernel."""
+    """Chooses an excerpt and lays it out. By device where the plan uses several, else by kernel."""
     graph = plan.graph
     same = graph is default.graph
     changed = differing_ops(plan, default) if same else new_ops(graph, default.graph)
@@ -94,7 +94,7 @@ def _title(s: Scene) -> str:
 
 
 def _strip(figure: Figure, s: Scene, height: float) -> None:
-    """The whole graph as a thin bar: where the decision differs from the default, and what the picture shows."""
+    """The whole graph as a thin bar: where the decision differs from the default, and the excerpt of the picture."""
     axes = figure.add_axes((0.62, 1 - 0.3 / height, 0.36, 0.16 / height))
     bins = np.histogram(sorted(s.changed), bins=300, range=(0, s.graph.num_ops))[0]
     axes.bar(np.arange(300) / 300, np.minimum(bins, 1), width=1 / 300, align="edge", color="#555555")
@@ -120,7 +120,7 @@ def _curve(line: NDArray[np.float64]) -> Curve:
 
 
 def _edges(axes: Axes, s: Scene) -> None:
-    """Stored results dark, wider for more bytes; what goes to another device in red."""
+    """Stored results dark, wider for more bytes; transfers to another device in red."""
     device = s.plan.device[0]
     largest = max([np.log1p(b) for b in s.shown.edge_bytes], default=1.0) or 1.0
     for (a, b), route, size in zip(s.shown.edges, s.layout.routes, s.shown.edge_bytes):

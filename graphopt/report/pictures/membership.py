@@ -14,7 +14,7 @@ I64 = NDArray[np.int64]
 
 @dataclass(frozen=True)
 class Excerpt:
-    """A run of ops in topological order, and what joins them."""
+    """A run of ops in topological order, and their edges."""
 
     ops: I64  # [V] ascending
     edges: list[tuple[int, int]]  # (source, destination) as positions in `ops`

@@ -48,8 +48,8 @@ class Simulates(Protocol):
 
 
 def draw_solution(solution: Solution, costs: Sequence[CostModel], folder: Path, name: str, caption: str) -> list[Path]:
-    """Draws an answer and its default; returns the files. A dot marks what the other does otherwise. No timeline
-    without a simulator, nor where both have graphs of their own (rewritten programs)."""
+    """Draws an answer and its default; returns the files. A dot marks differences. No timeline without a simulator, nor
+    where both have graphs of their own (rewritten programs)."""
     plan, default, machine = solution.plans, solution.default_plans, solution.task.machine
     with plt.rc_context(STYLE):
         if plan.graph is not default.graph:
@@ -193,7 +193,7 @@ def _draw_memory(axes: Axes, trace: Trace, machine: Machine, peak: float, scale:
 
 
 def _legend(axes: Axes, runs: Sequence[tuple[str, Trace]], graph: Graph) -> None:
-    """What the colours of the bars mean: the operator whose result the kernel stores."""
+    """The colours of the bars: the operator whose result the kernel stores."""
     ops = np.concatenate([trace.kernel_op for _, trace in runs])
     present = sorted(set(graph.category[ops].tolist()))
     handles = [

@@ -1,4 +1,4 @@
-"""How trainings went: rewards and validation against what training paid for, of every cell with a metrics.csv."""
+"""How trainings went: rewards and validation against training cost, of every cell with a metrics.csv."""
 
 import csv
 from collections import defaultdict
@@ -59,7 +59,7 @@ def _stored(files: Iterable[Path]) -> Iterable[tuple[str, str]]:
 
 
 def parsed(text: str) -> Curves:
-    """Lines `step,name,value`; what is none is left out."""
+    """Lines `step,name,value`; others are left out."""
     found = defaultdict[str, list[tuple[float, float]]](list)
     for line in csv.reader(text.splitlines()):
         try:

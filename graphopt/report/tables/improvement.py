@@ -55,7 +55,7 @@ def improvements(entries: Sequence[Entry], over: str) -> list[Improvement]:
     """Lines of one setting: per data set, budget of the reference and block, methods by rising improvement."""
     best, lines = best_known(entries).judged, list[Improvement]()
     budgets = {e.budget for e in entries if e.method == over}
-    alike = {e.method for e in entries if e.budget in budgets}  # others are taken at whatever budget they were run
+    alike = {e.method for e in entries if e.budget in budgets}  # others are taken at any budget
     for dataset in sorted({e.dataset for e in entries}):
         inside = [e for e in entries if e.dataset == dataset]
         for at in sorted({e.budget for e in inside if e.method == over}):

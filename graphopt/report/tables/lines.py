@@ -1,4 +1,4 @@
-"""Rows -> lines of a table: what each method reached at each budget, and against each other."""
+"""Rows -> lines of a table: the result of each method at each budget, and against each other."""
 
 import math
 from collections import defaultdict
@@ -60,7 +60,7 @@ class Best:
 
     judged: dict[str, float]
     searched: dict[str, float]
-    bound: dict[str, float]  # the highest that was proved, where one was and the judge is what it was proved of
+    bound: dict[str, float]  # the highest proved bound, if any, on the judge's price
 
 
 def best_known(entries: Iterable[Entry]) -> Best:
@@ -120,8 +120,8 @@ def _mean(part: Iterable[Entry], value: Callable[[Entry], float]) -> float:
 
 
 def count_wins(groups: dict[tuple[float, str], list[Entry]]) -> dict[tuple[float, str], int]:
-    """Graphs on which a method's geometric mean over seeds is within 0.1 % of the best at the same budget, or within
-    what the noise of measured prices makes of it."""
+    """Graphs on which a method's geometric mean over seeds is within 0.1 % of the best at the same budget, or more
+    where measured prices are noisier."""
     cost: dict[tuple[float, str], dict[str, float]] = {}
     for key, part in groups.items():
         logs = per_graph(part, lambda e: math.log(e.judged))
@@ -199,7 +199,7 @@ def repeated(entries: Iterable[Entry]) -> int:
 
 
 def telling(entries: Sequence[Entry]) -> list[Entry]:
-    """Without what only repeats the default: the default at further budgets, and searches that had no evaluations."""
+    """Without repetitions of the default: the default at further budgets, and searches that had no evaluations."""
     lowest = min((e.budget for e in entries if e.method == "default"), default=math.inf)
     groups = group(entries)
     idle = {

@@ -1,9 +1,9 @@
-"""Tables in LAF's form: what a search gains over the default, and after how many evaluations (paper, Table 1).
+"""Tables in LAF's form: the gain of a search over the default, and after how many evaluations (paper, Table 1).
 
-Per graph and seed, a method's samples are the evaluations after which its trace first is as good as what the reference
-ends at with the same seed; for the reference itself, when it got there. The share of samples is their ratio; a method
-that never gets there counts with its whole budget, which flatters it, and is marked with >. Traces are those of the
-decision files, which hold every improvement.
+Per graph and seed, a method's samples are the evaluations after which its trace first is as good as the reference's
+last with the same seed; for the reference itself, when it got there. The share of samples is their ratio; a method that
+never gets there counts with its whole budget, which flatters it, and is marked with >. Traces are those of the decision
+files, which hold every improvement.
 
 The reference is a method, or `best_unlearned`: of each graph the method without parameters that ends lowest, in the
 mean over seeds, with the fewest evaluations to its best among equals.

@@ -15,7 +15,7 @@ from graphopt.graphs.regal import KNOWN
 from graphopt.problems.cost_model import Price, better
 from graphopt.run.records.rows import DONE, PACKED_ROWS, ROWS, priced, text_of
 
-Setting = tuple[tuple[str, str], ...]  # what must be equal before two prices may be compared, as (field, value) pairs
+Setting = tuple[tuple[str, str], ...]  # (field, value) pairs, equal for prices that may be compared
 SETTING_FIELDS = ("study", "task", "machine", "cost", "judge", "objective", "split")
 IDENTITY_FIELDS = (
     *("study", "dataset", "split", "graph", "graph_hash", "task", "machine", "cost", "judge", "objective", "encoder"),
@@ -35,7 +35,7 @@ class Entry:
     ops: int
     method: str  # algorithm, with the encoder where several were run
     budget: float  # evaluations allowed; inf when only time was limited
-    learned: bool  # has parameters, so that the encoder is part of what it is
+    learned: bool  # has parameters, so that the encoder is a part of it
     seed: int
     initial: float  # default heuristic, by the judge
     searched: float
@@ -56,7 +56,7 @@ class Entry:
 
     @property
     def sampled(self) -> str:
-        """What intervals resample as a whole: its family; of random graphs, which nobody built alike, the graph."""
+        """The unit that intervals resample: its family; of random graphs, which nobody built alike, the graph."""
         return self.graph if self.family in KNOWN else self.family
 
     @property
@@ -68,7 +68,7 @@ class Entry:
 
 @dataclass(frozen=True)
 class Collected:
-    """What was found below a folder."""
+    """The rows and answers below a folder."""
 
     entries: list[Entry]
     refused: list[dict[str, Any]]  # rows that are no results: failed, illegal
@@ -130,7 +130,7 @@ def read_rows(files: Iterable[Path]) -> tuple[list[dict[str, Any]], int]:
 
 
 def _latest(rows: Iterable[dict[str, Any]]) -> Iterable[dict[str, Any]]:
-    """Without what a resumed cell has solved again."""
+    """Without rows that a resumed cell has solved again."""
     latest: dict[tuple[str, ...], dict[str, Any]] = {}
     failed_whole = False
     for row in rows:
@@ -153,7 +153,7 @@ def _parse(line: str) -> dict[str, Any] | None:
 
 def method_labels(rows: Iterable[Mapping[str, Any]]) -> dict[tuple[str, str], str]:
     """(algo, encoder) -> label; the encoder is named where a learned algorithm ran with several. One that a row says to
-    have none takes none, whatever older rows say."""
+    have none takes none, in spite of older rows."""
     encoders: dict[str, set[str]] = defaultdict(set)
     for row in rows:
         encoders[str(row.get("algo"))].add(_encoder(row))
@@ -170,7 +170,7 @@ def _encoder(row: Mapping[str, Any]) -> str:
 
 
 def number(row: Mapping[str, Any], field: str, default: float = math.nan) -> float:
-    """What a row holds under a field, if that is a number."""
+    """The value of a row's field, if it is a number."""
     value = row.get(field)
     return float(value) if isinstance(value, int | float) else default
 

@@ -71,12 +71,12 @@ def _overall(setting: Setting, entries: Sequence[Entry], lines: Sequence[Line]) 
 
 
 def ratio_name(setting: Setting) -> str:
-    """What default / found is called."""
+    """The name of default / found."""
     return "memory ratio" if dict(setting)["objective"] == "peak_memory" else "speed-up"
 
 
 def setting_title(setting: Setting, entries: Sequence[Entry]) -> str:
-    """What was compared, in one line."""
+    """The comparison, in one line."""
     fields = dict(setting)
     judge = fields["judge"]
     price = fields["cost"] if judge in (fields["cost"], "None") else f"{fields['cost']}, judged by {judge}"
@@ -125,7 +125,7 @@ def _by_kind(kind: str, parts: dict[str, list[Entry]], ratio: str) -> list[Table
 
 
 def interval_title(intervals: Iterable[Interval]) -> str:
-    """What a column's title says of brackets, where there are any."""
+    """A column title's words on brackets, where there are any."""
     return " [95 %]" if any(interval.known for interval in intervals) else ""
 
 
@@ -149,7 +149,7 @@ def _paired(entries: Sequence[Entry], against: str) -> list[Table]:
 
 
 def _ahead(entries: Sequence[Entry], own: str) -> list[Table]:
-    if all(entry.method != "default" for entry in entries):  # every row says what that costs
+    if all(entry.method != "default" for entry in entries):  # every row has its price
         default = [replace(entry, method="default", judged=entry.initial) for entry in entries if entry.method == own]
         entries = [*entries, *default]
     methods = dict.fromkeys(entry.method for entry in sorted(entries, key=lambda e: (e.method != "default", e.method)))
@@ -162,7 +162,7 @@ def _ahead(entries: Sequence[Entry], own: str) -> list[Table]:
 
 
 def _verdict(ratio: Interval) -> tuple[str, str]:
-    """(95 % interval, what it says); nothing where there is none."""
+    """(95 % interval, its meaning in words); nothing where there is none."""
     if not ratio.known:
         return "-", "-"
     low, high = (100 * (end - 1) for end in (ratio.low, ratio.high))
@@ -182,7 +182,7 @@ def _reach(line: Line) -> str:
 
 
 def training(evals: float) -> str:
-    """Prices paid for in training: `44.1 M`, `14,160`; nothing of what does not train."""
+    """Prices paid for in training: `44.1 M`, `14,160`; nothing of methods that do not train."""
     return "-" if not evals else f"{evals:,.0f}" if evals < 1e6 else f"{evals / 1e6:.3g} M"
 
 

@@ -1,6 +1,6 @@
 """`Table`: a table of strings, and how it is written: on a terminal, into a pipe, as Markdown; numbers as CSV.
 
-On a terminal cells are broken between words, never cut. Names come from files: whatever is printed passes `printable`
+On a terminal cells are broken between words, never cut. Names come from files: all printed text passes `printable`
 here.
 """
 
@@ -59,7 +59,7 @@ def _cell(text: str) -> str:
 
 
 def as_csv(records: Iterable[Mapping[str, object]]) -> str:
-    """Lines of equal keys; what is not known (NaN) is empty, and what a key holds several of has a column each."""
+    """Lines of equal keys; unknown values (NaN) are empty, and several values of a key have a column each."""
     found = [dict(_flat(record)) for record in records]
     out = io.StringIO()
     if found:
@@ -117,7 +117,7 @@ def print_tables(tables: Sequence[Table]) -> None:
 
 
 def print_table(console: Console, table: Table) -> None:
-    """Title, table, note. No word is cut: what needs more room than the console has is as wide as its words."""
+    """Title, table, note. No word is cut: a cell that needs more room than the console has is as wide as its words."""
     grid = RichTable(box=box.SIMPLE_HEAD, show_edge=False, padding=(0, 1, 0, 0), header_style=BOLD)
     least = 0
     for j, column in enumerate(table.columns):

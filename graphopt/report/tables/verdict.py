@@ -1,4 +1,4 @@
-"""What a study says in a sentence: is a learned method ahead of the best search without learning?"""
+"""The verdict of a study in a sentence: is a learned method ahead of the best search without learning?"""
 
 from collections.abc import Iterator, Sequence
 
@@ -8,8 +8,9 @@ from graphopt.report.tables.render import budget_label
 
 
 def verdict(found: Collected) -> str:
-    """A sentence for each learned method, at its smallest budget above 0 at which others were run too, else at 0; what
-    is best where nothing is learned. The best method without learning is the one that is hardest to beat on average."""
+    """A sentence for each learned method, at its smallest budget above 0 at which others were run too, else at 0; the
+    best method where nothing is learned. The best method without learning is the one that is hardest to beat on
+    average."""
     said = [text for setting, entries in found.by_setting().items() for text in _of(setting, entries)]
     return " ".join(said) or "No method was run beside another one, so nothing is compared."
 

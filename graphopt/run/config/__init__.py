@@ -1,1 +1,1 @@
-"""From yaml to objects: composing, checking, building, and what files say of a configuration."""
+"""From yaml to objects: composing, checking, building, and configurations in files."""

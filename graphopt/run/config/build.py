@@ -72,8 +72,8 @@ def build(config: Mapping[str, Any], held: Dataset | None = None) -> Parts:
 
 
 def judge_of(config: Mapping[str, Any], cost: CostModel, around: Mapping[str, Any]) -> CostModel:
-    """The cost model itself where both are configured alike, so that they share what they computed. Raises ConfigError
-    when they price different things."""
+    """The cost model itself where both are configured alike, so that they share results. Raises ConfigError when they
+    price different things."""
     judge: CostModel = cost if config["judge"] == config["cost"] else construct(config["judge"], "judge", around)
     if judge.objective != cost.objective:
         raise ConfigError(
@@ -96,13 +96,14 @@ def encoder(config: Mapping[str, Any], task: Task) -> Any:
 
 
 def stored_config(config: Mapping[str, Any], parts: Parts) -> dict[str, Any]:
-    """The configuration that decisions keep: with what pricing them again elsewhere needs."""
+    """The configuration that decisions keep: with all that pricing them again elsewhere needs."""
     models = {"cost": parts.cost, "judge": parts.judge}
     return {**config, **{key: {**config[key], **model.stored()} for key, model in models.items()}}
 
 
 def machine_task_costs(config: Mapping[str, Any]) -> tuple[Machine, Task, CostModel, CostModel]:
-    """What prices a stored decision again: machine, task, cost and judge of a configuration. Raises Incompatible."""
+    """The parts that price a stored decision again: machine, task, cost and judge of a configuration. Raises
+    Incompatible."""
     machine: Machine = construct(config["machine"], "machine")
     task: Task = construct(config["task"], "task", {"machine": machine})
     compatibility.check_reads(config)

@@ -1,9 +1,9 @@
 """Who fits whom, found from classes alone, before anything is built.
 
 Facts are class attributes: optimisers say what they accept (`accepts`, `needs_roles`, `needs_one_of`, `knows_roles`)
-and need of prices (`objectives`, `needs_cost`), cost models what they have (`objective`, `provides`, `one_device`),
-tasks what they decide (`noun`, `roles`, with settings `roles_of`), costs what of it counts (`reads`, `assumes`), tasks,
-costs and optimisers what a graph must carry (`needs`), data sets what graphs carry (`gives`).
+and need of prices (`objectives`, `needs_cost`), cost models their offers (`objective`, `provides`, `one_device`) and
+the decisions that they read (`reads`, `assumes`), tasks their decisions (`noun`, `roles`, with settings `roles_of`),
+tasks, costs and optimisers required parts of graphs (`needs`), data sets the parts that their graphs have (`gives`).
 `graphopt compat` prints the table of tasks and algorithms as Markdown, with `--families` its short form.
 """
 
@@ -26,7 +26,7 @@ from graphopt.problems.optimizer import Solver, unpriced
 from graphopt.problems.problem import Task
 from graphopt.run.config.construct import INJECTED, Node, arguments_of, check_complete, construct, target_of
 
-MACHINES = ("identical", "cpu_core")  # what may help beside the usual machine: devices alike without links, one device
+MACHINES = ("identical", "cpu_core")  # suggestions beside the usual machine: devices alike without links, one device
 UNFUSED = "task.fuse=false"
 
 
@@ -46,7 +46,7 @@ def encoder_of(config: Mapping[str, Any]) -> str | None:
 
 
 def mismatch(algo: type[Solver[Any]], task: Node) -> tuple[str, str] | None:
-    """(what the algorithm needs, what the configured task is), or None when they fit."""
+    """(the need of the algorithm, the kind of the configured task), or None when they fit."""
     target: type[Task] = target_of(task, "task")
     if not issubclass(target, algo.accepts):
         return "needs " + " or ".join(wanted.noun for wanted in algo.accepts), f"is {target.noun}"
@@ -95,8 +95,8 @@ def check(config: Mapping[str, Any]) -> None:
 
 
 def lacking(algo: Node, config: Mapping[str, Any]) -> str:
-    """What an algorithm or the cost model needs that cost, objective and machine of a configuration do not have; empty
-    when they have all."""
+    """Needs of an algorithm or the cost model that cost, objective and machine of a configuration do not meet; empty
+    when they meet all."""
     target: type[Solver[Any]] = target_of(algo, "algo")
     cost: type[CostModel] = target_of(config["cost"], "cost")
     objective = config["cost"].get("objective", getattr(cost, "objective", None))
@@ -125,7 +125,7 @@ def settings_for(algo: Node, task: Node) -> str | None:
 
 
 def _advice(config: Mapping[str, Any]) -> str:
-    """Words after which the configured algorithm solves its task, beside what is configured."""
+    """Words after which the configured algorithm solves its task, beside those of the configuration."""
     for words, cost, machine in _fitting(config["algo"], config["task"]):
         named = {word.partition("=")[0] for word in words}
         said = words if "cost" in named or cost["name"] == config["cost"]["name"] else [f"cost={cost['name']}", *words]
@@ -181,8 +181,8 @@ def usual(group: str) -> str:
 
 
 def check_reads(config: Mapping[str, Any]) -> None:
-    """Raises Incompatible, in one sentence with the alternatives, when a cost model does not read what the task
-    decides, or reads choices that it does not decide."""
+    """Raises Incompatible, in one sentence with the alternatives, when a cost model does not read the task's decisions,
+    or reads choices that it does not decide."""
     for group in ("cost", "judge"):
         wrong = unread(target_of(config[group], group), config["task"])
         if wrong:
@@ -191,7 +191,7 @@ def check_reads(config: Mapping[str, Any]) -> None:
 
 
 def unread(cost: type[CostModel], task: Node) -> str:
-    """What a cost model and the configured task do not agree on; empty when they fit."""
+    """The misfit of a cost model and the configured task; empty when they fit."""
     target: type[Task] = target_of(task, "task")
     decided = target.roles_of(task)
     choices = {name for name, role in decided.items() if role is Role.CHOICE}
@@ -215,7 +215,7 @@ def _givers(needs: frozenset[str]) -> list[str]:
 
 
 def check_unused(config: Mapping[str, Any]) -> None:
-    """Raises UsageError for unknown keys of groups that not every cell builds: the yaml file says what is known."""
+    """Raises UsageError for unknown keys of groups that not every cell builds: the yaml file has the known ones."""
     for group in ("encoder", "trainer"):
         node = config[group]
         if node["name"] not in registry.options(group):
@@ -245,21 +245,21 @@ def with_peers(config: Any) -> Any:
     from omegaconf import OmegaConf
 
     plain: Any = OmegaConf.to_container(config, resolve=True)
-    with suppress(UserError):  # what is wrong with the configuration is said when it is built
+    with suppress(UserError):  # errors of the configuration are raised when it is built
         own, default = registry.base("algo", plain["algo"]), [] if refusal("default", plain) else ["default"]
         plain["compare"] = [name for name in [*default, *strongest(plain)] if name != own]
     return OmegaConf.create(plain)
 
 
 def strongest(config: Mapping[str, Any]) -> list[str]:
-    """The strongest search without learning that fits what is configured (conf/strongest.yaml), or none."""
+    """The strongest search without learning that fits the configuration (conf/strongest.yaml), or none."""
     task, cost = (registry.base(group, config[group]) for group in ("task", "cost"))
     known: dict[str, list[str]] = yaml.safe_load((CONF / "strongest.yaml").read_text())
     return [name for name in known.get(f"{task}/{cost}", known.get(task, [])) if not refusal(name, config)][:1]
 
 
 def recommended(config: Mapping[str, Any]) -> tuple[str, bool]:
-    """(the algorithm to take, whether with the policy that ships) for what is configured: conf/recommended.yaml."""
+    """(the algorithm to take, whether with the policy that ships) for the configuration: conf/recommended.yaml."""
     task, cost = (registry.base(group, config[group]) for group in ("task", "cost"))
     known: dict[str, str] = yaml.safe_load((CONF / "recommended.yaml").read_text())
     if task in known and cost == "simulator" and config["cost"]["objective"] == "runtime":

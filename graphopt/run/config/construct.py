@@ -1,7 +1,8 @@
-"""A yaml node -> an object: the class named by `_target_`, called with the node's keys and what the run injects.
+"""A yaml node -> an object: the class named by `_target_`, called with the node's keys and the objects that the run
+injects.
 
 Keys that the constructor does not take are refused. Values are checked against the constructor's types and ranges
-(`ranges.py`). Nothing has a default: what is not in the yaml and is not injected is missing.
+(`ranges.py`). Nothing has a default: a key that is neither in the yaml nor injected is missing.
 """
 
 import dataclasses

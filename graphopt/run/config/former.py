@@ -1,4 +1,4 @@
-"""Configurations of older versions: what their files say, and what that means here."""
+"""Configurations of older versions: the words of their files, and their meaning here."""
 
 from typing import Any
 
@@ -50,7 +50,7 @@ _MOVED = {  # without `graphopt.`
 MOVED: dict[str, str] = {f"graphopt.{old}": f"graphopt.{now}" for old, now in _MOVED.items()}
 
 
-# Options -> what older versions called by names of their own: options that were values of these. Files hold all values.
+# Options -> names in older versions: options that were values of these. Files hold all values.
 _FORMER = {
     "algo": {
         "brkga": "brkga_informed brkga_seeded brkga_tuned brkga_tuned_runtime", "compiler_search": "plan_sample",
@@ -73,7 +73,7 @@ FORMER: dict[str, dict[str, str]] = {
 }
 
 
-# Settings that came later -> what files that lack them mean.
+# Settings that came later -> their value for files that lack them.
 ADDED: dict[str, dict[str, Any]] = {
     "graphopt.run.training.settings.TrainerSettings": {"num_nodes": 1},
     "graphopt.hardware.costs.inductor.Inductor": {"allocator": "keep"},
@@ -103,8 +103,8 @@ ADDED: dict[str, dict[str, Any]] = {
 }
 
 
-# Settings that are no more -> the value that means what holds without them. A file that says another value is refused.
-ANY = object()  # whatever the value is
+# Removed settings -> the value that the present code stands for. A file with another value is refused.
+ANY = object()  # any value
 REMOVED: dict[str, dict[str, Any]] = {
     "graphopt.hardware.costs.inductor.Inductor": {"filter": None},
     "graphopt.hardware.costs.inductor.GeneratedCode": {"weights": ANY},  # costs that were fitted to plans

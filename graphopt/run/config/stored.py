@@ -1,13 +1,13 @@
-"""What files (answers, checkpoints, problems) say of a configuration, and back. A file names options, never classes.
+"""Configurations in files (answers, checkpoints, problems), written and read. A file names options, never classes.
 
 In a file a node of a config group is `{_option_: gpu2, name: ..., ...}`: the name of the yaml file, here
 conf/machine/gpu2.yaml, and plain values. When it is read, this installation's yaml file says which class that is. Files
-of older versions say `_target_: module.Class` instead; that text is looked up among what the group's yaml files name,
-and is never imported. So nothing that a file says is imported or called, whatever it says.
+of older versions say `_target_: module.Class` instead; that text is looked up among the classes that the group's yaml
+files name, and is never imported. So no text of a file is imported or called.
 
 `node_of` is the only way in. It goes through the types of the option's constructor. An option may stand where a type
 wants one, and only of that class. A setting that would import, open, run or connect is marked in its type
-(`graphopt.core.utils.marks`), and the mark says what counts of a file's value. All else is plain values.
+(`graphopt.core.utils.marks`), and the mark decides about a file's value. All else is plain values.
 
 A name can be overridden (`machine.name=mine`), and a node holds all values of its option. So an option only has to name
 the class. It is the yaml file called like the node if that one has the node's class. Else it is the first that has it.
@@ -36,11 +36,11 @@ _OWN_HINT = f" (${OWN_OPTIONS} names a folder of further ones)"
 
 
 class StoredError(UserError):
-    """A file says something of a configuration that means nothing in this installation; the message says what."""
+    """A file's configuration has a part that this installation does not know; the message names it."""
 
 
 def words(group: str, node: Node) -> dict[str, Any]:
-    """What a file keeps of a node of a configuration (`judge`: of the group `cost`), nested nodes included."""
+    """The words of a file for a node of a configuration (`judge`: of the group `cost`), nested nodes included."""
     target = str(node[TARGET])
     known, name = _targets(group), str(node.get("name"))
     option = name if known.get(name) == target else next((one for one, own in known.items() if own == target), None)
@@ -61,7 +61,7 @@ def class_of(group: str, said: Any) -> Any:
 
 def node_of(group: str, said: Any, near: Path | None = None) -> dict[str, Any]:
     """The node that a file's words mean here, with the `_target_` of this installation's yaml file. near: the file.
-    Raises UserError when they name no option, or say what a file may not."""
+    Raises UserError when they name no option, or have a setting that a file may not have."""
     return _node(group, said, group, near)
 
 
@@ -72,7 +72,7 @@ def _node(group: str, said: Any, where: str, near: Path | None, wanted: tuple[ty
     if wanted and not (isinstance(made, type) and issubclass(made, wanted)):
         raise StoredError(f"{where} is a {made.__name__}, and has to be a {wanted[0].__name__}")
     values = {key: value for key, value in said.items() if key not in RESERVED}
-    gone = REMOVED.get(target, {})  # settings that are no more, where the file says what holds without them
+    gone = REMOVED.get(target, {})  # removed settings, where the file has the value that the present code stands for
     kept = {key: value for key, value in values.items() if key not in gone or gone[key] not in (ANY, value)}
     return {TARGET: target, **_fields(group, ADDED.get(target, {}) | kept, hints_of(made), where, near)}
 
@@ -125,7 +125,7 @@ def _fields(
 
 
 def _value(group: str, value: Any, hint: Any, where: str, near: Path | None) -> Any:
-    """What counts of a value that a file says where a constructor wants this type. Values of another shape than the
+    """The effective value of a file's value where a constructor wants this type. Values of another shape than the
     type's stay as they are, if they are plain: `construct` refuses them."""
     origin, inner = typing.get_origin(hint), typing.get_args(hint)
     if origin is Annotated:

@@ -1,6 +1,6 @@
 """A machine whose yaml leaves fields of devices open (null) has them from the data set's files.
 
-They are filled in before the cell is named, so that rows and stored answers say what they were priced on.
+They are filled in before the cell is named, so that rows and stored answers name the machine that they were priced on.
 """
 
 import warnings
@@ -16,8 +16,8 @@ from graphopt.run.config.construct import Node, construct
 
 
 def with_suggested_machine(config: Any) -> Any:
-    """The composed configuration with open fields of the machine's devices filled in. What cannot be filled stays open;
-    `make_machine` then says so, where it becomes a row."""
+    """The composed configuration with open fields of the machine's devices filled in. Fields that cannot be filled stay
+    open; `make_machine` then says so, where it becomes a row."""
     devices = config.get("machine", {}).get("devices", {})
     if not isinstance(devices, Mapping) or not any(None in device.values() for device in devices.values()):
         return config
@@ -33,8 +33,7 @@ def with_suggested_machine(config: Any) -> Any:
 
 
 def filled(devices: Mapping[str, Node], suggested: Mapping[str, Mapping[str, float]]) -> dict[str, Node]:
-    """Devices with what the suggestion for their kind says about open fields; those of which there are none are left
-    out."""
+    """Devices with open fields filled by the suggestion for their kind; devices without suggestion are left out."""
     facts = {name: suggested.get(str(device.get("kind")), {}) for name, device in devices.items()}
     closed = {
         name: {key: facts[name].get(key) if value is None else value for key, value in device.items()}
@@ -46,7 +45,7 @@ def filled(devices: Mapping[str, Node], suggested: Mapping[str, Mapping[str, flo
 def warn_of_other_machine(dataset: Dataset, machine: Machine) -> None:
     """Warns where a file was made for other counts or sizes of the machine's kinds of devices."""
     suggestions: list[dict[str, dict[str, float]]] = []
-    with suppress(UserError, GraphError):  # what is wrong with a file is said when its graph is read
+    with suppress(UserError, GraphError):  # errors of a file are raised when its graph is read
         suggestions = dataset.suggested_devices()
     for suggested in suggestions:
         for kind, facts in suggested.items():

@@ -1,1 +1,1 @@
-"""What is kept on disk: rows, decision files, packs."""
+"""Records on disk: rows, decision files, packs."""

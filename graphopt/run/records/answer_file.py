@@ -3,9 +3,9 @@
 The file is an npz without pickles:
 
 - `header`: JSON as bytes: format, graph (name, family, hash, ops), prices (initial, searched, judged, noise), config
-  (machine, task, cost, judge, dataset), row (what produced it), versions.
+  (machine, task, cost, judge, dataset), row (its origin), versions.
 - `trace`: float64 [S, 3]: evaluations, seconds, best cost, one line per improvement.
-- what its kind of task adds: `graphopt.problems.assignment`, `graphopt.rewrite.rewrite_problem`. The task that the
+- fields of its kind of task: `graphopt.problems.assignment`, `graphopt.rewrite.rewrite_problem`. The task that the
   header names says which kind that is.
 
 `graphopt answer show|diff|replay|revert|bisect|draw` works on them, and on those in a pack
@@ -44,14 +44,14 @@ def save(
 ) -> None:
     """Writes the best answer of a solved problem.
 
-    judged: its price by the judge. row: the row's fields (what is known of them). config: the resolved configuration as
-    plain containers; its machine, task, cost, judge and dataset parts are kept.
+    judged: its price by the judge. row: the row's known fields. config: the resolved configuration as plain containers;
+    its machine, task, cost, judge and dataset parts are kept.
     """
     write(path, complete(problem, judged, row, config))
 
 
 def complete(problem: Problem, judged: float, row: Mapping[str, Any], config: Mapping[str, Any]) -> Decided:
-    """What was decided, with a header that says all."""
+    """The decision, with a complete header."""
     decided, graph = problem.solution().decided, problem.graph
     kept = {key: config[key] for key in CONFIG_KEYS if key in config}
     common = {
@@ -75,7 +75,7 @@ def complete(problem: Problem, judged: float, row: Mapping[str, Any], config: Ma
 
 
 def versions(commit: str) -> dict[str, str]:
-    """What computed the answer. torch counts only when it is loaded."""
+    """The versions that computed the answer. torch counts only when it is loaded."""
     found = {"python": platform.python_version(), "numpy": np.__version__, "commit": commit}
     try:
         found["graphopt"] = version("graphopt")
@@ -131,7 +131,7 @@ def load(path: Path | str) -> Decided:
 
 def read_answer(source: Path) -> tuple[dict[str, Any], Arrays]:
     """(header, arrays) of an answer of any task, in a file or in a pack. Raises DecisionError when it is missing or
-    damaged, or its header is not what all share."""
+    damaged, or its header lacks the common fields."""
     place = packed.place_of(source)
     if not (source if place is None else place[0]).is_file():
         raise DecisionError(f"no decision file {source}: give the path of a decisions/*.npz, or {packed.NAME}#DIGEST")

@@ -7,9 +7,9 @@ of its header and arrays, and checked when it is read. The zip archive (`graphop
 - `graphs/HASH.npz`: each graph once, as `graphopt.graphs.readers.formats.graph_files` writes it. Graphs of several
   studies may lie in an `answers.zip` of the folder above instead.
 - `answers/HASH.json.xz`, `answers/HASH.bin.xz` (older files: without .xz): all answers to that graph, each distinct
-  part of them once. `values`: what headers say of a key. `arrays`: [type, shape] of arrays, whose bytes follow each
-  other in the .bin. `answers`: digest -> `header` {key: place in values} and `arrays` {name: place in arrays}. So op
-  names, configurations, defaults and decisions that many answers share are there once.
+  part of them once. `values`: the values of a key in headers. `arrays`: [type, shape] of arrays, whose bytes follow
+  each other in the .bin. `answers`: digest -> `header` {key: place in values} and `arrays` {name: place in arrays}. So
+  op names, configurations, defaults and decisions that many answers share are there once.
 - `cells/CELL/...`: the cells' other files, and `names.json`: CELL/decisions/NAME.npz -> digest, to unpack.
 """
 
@@ -31,7 +31,7 @@ from graphopt.core.errors import Unreadable
 from graphopt.core.utils.limits import MIB, parse_json, read_member, unpack_xz
 
 Arrays = dict[str, NDArray[Any]]
-Stamp = tuple[int, int]  # of a file: what changes when it does
+Stamp = tuple[int, int]  # of a file: numbers that change when it does
 
 NAME, FORMAT = "answers.zip", "graphopt pack 1"
 INDEX, NAMES = "index.json", "names.json"
@@ -134,7 +134,7 @@ def _answer(pack: Path, graph_hash: str, digest: str) -> tuple[dict[str, Any], A
 
 
 def stamp(pack: Path) -> Stamp:
-    """What is another where the pack is another. Raises Unreadable."""
+    """Numbers that differ where the pack differs. Raises Unreadable."""
     try:
         stat = pack.stat()
     except OSError as error:

@@ -4,24 +4,24 @@ loses nothing that it finished; a line cut short by a kill is dropped when the f
 Fields (prices in the objective's unit, seconds or bytes; null where it does not apply, and for a price of a solved row
 that is infinite, which is read as such; no number is ever NaN):
 
-- what was solved: study, cell, dataset, split, graph, graph_hash, family, ops, opaque (of these, those that nothing is
+- the problem: study, cell, dataset, split, graph, graph_hash, family, ops, opaque (of these, those that nothing is
   fused with since they are not understood), uncounted (whose FLOP are not all counted), task, machine, cost, judge,
   objective
-- by what: encoder (null where the algorithm takes none; older rows name one all the same), algo,
-  seed, params, train_evals, train_seconds, device, commit, config_hash
-- under which budget: evals_cap, seconds_cap (null: unlimited); what was used: evals, distinct, seconds
-- with which result: initial (the default heuristic's price, by the judge), searched_initial (the same by the search's
-  cost model), searched (the best found, by the search's cost model), bound (what an exact method proved that no
-  decision can beat, 0 where nothing is proved), judged (the same, by the judge), valid (the
-  independent check), trace ([evaluations, seconds, best] at improvements, thinned), approach (the same of
-  what was priced while it was no better than the default), decision (file in the cell)
+- the method: encoder (null where the algorithm takes none; older rows name one all the same), algo, seed, params,
+  train_evals, train_seconds, device, commit, config_hash
+- the budget: evals_cap, seconds_cap (null: unlimited); its use: evals, distinct, seconds
+- the result: initial (the default heuristic's price, by the judge), searched_initial (the same by the search's cost
+  model), searched (the best found, by the search's cost model), bound (that an exact method proved and no decision can
+  beat, 0 without a proof), judged (the same, by the judge), valid (the independent check), trace ([evaluations,
+  seconds, best] at improvements, thinned), approach (the same of decisions while none was better than the default),
+  decision (file in the cell)
 - of measured prices: noise (the relative standard error of judged), measurements (timings that it rests on)
-- status: ok | infeasible (no plan found fits the devices' memory: judged is inf) | failed | illegal, reason (of an
-  ok row what the optimiser has to say about its answer, mostly nothing)
+- status: ok | infeasible (no plan found fits the devices' memory: judged is inf) | failed | illegal, reason (of an ok
+  row the optimiser's remark about its answer, mostly none)
 
 `finished.json` says that every row which a call asked for is there, so that the next call skips the cell:
 
-    {"request": digest of what was asked for and of the data, "files": {"rows.jsonl": bytes, "decisions/NAME.npz": ...}}
+    {"request": digest of the request and of the data, "files": {"rows.jsonl": bytes, "decisions/NAME.npz": ...}}
 
 It is believed as long as the request is the same and the files have the sizes that it names.
 """
@@ -74,7 +74,7 @@ def lines(path: Path) -> list[str]:
 
 
 def text_of(path: Path) -> str:
-    """What is in a file of rows, unpacked if its name ends in .xz. Raises OSError, or Unreadable for a packed one."""
+    """The text of a file of rows, unpacked if its name ends in .xz. Raises OSError, or Unreadable for a packed one."""
     if path.suffix == ".xz":
         return unpack_xz(read_bytes(path, ROWS_BYTES), ROWS_BYTES, str(path)).decode(errors="replace")
     return path.read_text(errors="replace")
@@ -116,12 +116,12 @@ def _is_curve(value: Any) -> bool:
 
 
 def key_of(row: Mapping[str, Any]) -> tuple[Any, ...]:
-    """What makes a row the same result."""
+    """The key by which rows are the same result."""
     return tuple(row.get(field) for field in KEY)
 
 
 class RowFile:
-    """Appends rows to one file. Keeps what is done. Rows of other states are dropped before the first new one, since
+    """Appends rows to one file. Keeps finished ones. Rows of other states are dropped before the first new one, since
     their work is tried again. Lines that are no rows are dropped as well, with a warning when the file is opened."""
 
     def __init__(self, path: Path) -> None:
@@ -136,7 +136,7 @@ class RowFile:
 
     @property
     def rows(self) -> list[Row]:
-        """What the file holds."""
+        """The rows of the file."""
         return list(self._stored)
 
     def append(self, row: Row) -> None:
@@ -166,7 +166,7 @@ class RowFile:
         self.append(row)
 
     def _kept(self) -> list[Row]:
-        """Without what earlier calls did not bring to an end."""
+        """Without rows that earlier calls did not bring to an end."""
         return self._stored if self._clean else [row for row in self._stored if row.get("status") in DONE]
 
     def _rewrite(self, rows: list[Row]) -> None:
@@ -195,8 +195,8 @@ def _append(path: Path, text: str) -> None:
 
 
 def was_finished(cell: Path, request: str) -> bool:
-    """Whether this very request was finished: the files of the cell have the sizes that `finished.json` names. What
-    cannot be read says no."""
+    """Whether this very request was finished: the files of the cell have the sizes that `finished.json` names.
+    Unreadable files say no."""
     try:
         said = read_json(cell / FINISHED, FINISHED_BYTES)
     except Unreadable:

@@ -1,8 +1,8 @@
-"""What `ckpt=` means before torch is loaded: which file, and the settings of its network, which it brings along.
+"""`ckpt=` before torch is loaded: its file, and the settings of its network, which it brings along.
 
-What the command line (or an experiment) left as the yaml files have it, is as it was in training. What it set, stays;
-if the weights do not fit that, the run ends with a sentence that says what differs. Only settings of the network are
-taken; those of searching with it are the run's own.
+Settings that the command line (or an experiment) leaves at the yaml files' values are as in training. Settings that it
+changes stay; if the weights do not fit them, the run ends with a sentence on the difference. Only settings of the
+network are taken; those of searching with it are the run's own.
 """
 
 import contextlib
@@ -23,8 +23,8 @@ RUNTIME = "runtime"  # the objective of cost models that say none
 
 
 def adopt(config: Any) -> Any:
-    """The composed configuration with the encoder and network settings of its checkpoint, if it has one. What is wrong
-    with the checkpoint is not said here but when the cell comes to load it, where it becomes a row."""
+    """The composed configuration with the encoder and network settings of its checkpoint, if it has one. Errors of the
+    checkpoint are raised when the cell loads it, where they become a row."""
     if config.get("ckpt") is None:
         return config
     from omegaconf import OmegaConf
@@ -36,7 +36,7 @@ def adopt(config: Any) -> Any:
 
 
 def said(found: dict[str, Any], config: Node) -> dict[str, Any]:
-    """A configuration `with_network`, after a line about what it has of its checkpoint, if anything."""
+    """A configuration `with_network`, after a line about settings from its checkpoint, if any."""
     if taken := _words(found, config):
         say(f"ckpt={config['ckpt']} brings {', '.join(taken)}")
     return found
@@ -61,7 +61,7 @@ def with_network(config: Node) -> dict[str, Any]:
 
 
 def _words(found: Node, config: Node) -> list[str]:
-    """What is taken from the checkpoint, as the command line would say it."""
+    """Settings from the checkpoint, as words of the command line."""
     from graphopt.run.training.checkpoint import differences
 
     encoder = found["encoder"]
@@ -98,8 +98,8 @@ def find(place: str, config: Mapping[str, Any]) -> Path:
 
 
 def packaged(config: Mapping[str, Any]) -> Path:
-    """The checkpoint that comes with the package for the run's algorithm, task and objective. Raises UsageError, naming
-    what there is, when there is none."""
+    """The checkpoint that comes with the package for the run's algorithm, task and objective. Raises UsageError, with
+    the existing ones, when there is none."""
     path = PRETRAINED / packaged_name(config)
     if not path.is_file():
         stored = [_purpose_words(tuple(file.stem.split("-"))) for file in sorted(PRETRAINED.glob("*.ckpt"))]
@@ -111,7 +111,7 @@ def packaged(config: Mapping[str, Any]) -> Path:
 
 
 def packaged_name(config: Mapping[str, Any]) -> str:
-    """The file name says what a packaged checkpoint is for. Raises UserError for names that are none of a file."""
+    """The file name of a packaged checkpoint for a problem. Raises UserError for invalid names."""
     for part in _purpose(config):
         if not re.fullmatch(r"[A-Za-z0-9_+][A-Za-z0-9_.+]*", part):
             raise UserError(f"{part!r} is no name that a packaged checkpoint can have: letters, digits and _ only")

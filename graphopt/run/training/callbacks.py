@@ -1,5 +1,5 @@
-"""What training needs and Lightning lacks. There are checkpoints from which it goes on as if nothing had happened, and
-counters of what it costs. There are a progress bar and curves of the run's log, too.
+"""Callbacks that Lightning lacks. There are checkpoints from which training goes on as if nothing had happened, and
+counters of its cost. There are a progress bar and curves of the run's log, too.
 
 Lightning does not keep the state of random generators, and a checkpoint that its ModelCheckpoint writes after a step
 loses a validation that is due at the same step. So `Resumable` writes `last.ckpt`, a checkpoint of Lightning's own,
@@ -91,7 +91,7 @@ class Progress(Timer):
 class Resumable(pl.Callback):
     """Keeps `last.ckpt` and, in case that is damaged, the one before as `previous.ckpt`; see the module's docstring.
 
-    about: what checkpoints say of themselves (`graphopt.run.training.checkpoint.about`).
+    about: the facts of checkpoints (`graphopt.run.training.checkpoint.about`).
     """
 
     def __init__(self, folder: Path, about: Mapping[str, Any], schedule: TrainerSettings) -> None:
@@ -100,9 +100,9 @@ class Resumable(pl.Callback):
         self._saved_step, self._saved_at = -1, time.monotonic()
         self._random: list[torch.Tensor] | None = None  # of torch, to be put back once the first batch is at hand
         self._finished = False
-        self.begun = False  # what a checkpoint holds was put back
+        self.begun = False  # a checkpoint was put back
 
-    # ---- what a checkpoint holds
+    # ---- the content of a checkpoint
 
     def on_save_checkpoint(self, trainer: pl.Trainer, pl_module: pl.LightningModule, state: dict[str, Any]) -> None:  # type: ignore[override]
         learner = _learner(pl_module)
@@ -117,7 +117,7 @@ class Resumable(pl.Callback):
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         learner, best = _learner(pl_module), best_checkpoint(trainer)
         if best is not None and best.best_model_score is not None:
-            # In this run's folder, whatever path the file gives: Lightning removes it when a better one comes.
+            # In this run's folder, not at the file's path: Lightning removes it when a better one comes.
             path = str(self.folder / "best.ckpt")
             best.best_model_path = best.kth_best_model_path = path
             best.kth_value, best.best_k_models = best.best_model_score, {path: best.best_model_score}
@@ -169,7 +169,7 @@ class Resumable(pl.Callback):
 
 
 class Pruning(pl.Callback):
-    """Tells a search over settings what each validation found, and ends training where the search gives it up."""
+    """Reports each validation to a search over settings, and ends training where the search gives it up."""
 
     def __init__(self, trial: ReportedTrial, steps: int) -> None:
         self._trial, self._steps = trial, steps

@@ -1,8 +1,8 @@
 """Checkpoints of learners: Lightning's own, of tensors and plain values only, so that `weights_only=True` loads them.
 
-`last.ckpt` holds what training needs to go on; the one before it is kept as `previous.ckpt`, in case the last is
-damaged. `best.ckpt` is the best by validation. Beside what Lightning writes they say what they are of, what training
-has cost, and how random generators stood (`extra`). Lightning checks nothing that it puts back, so a digest of
+`last.ckpt` holds the state from which training goes on; the one before it is kept as `previous.ckpt`, in case the last
+is damaged. `best.ckpt` is the best by validation. Beside Lightning's fields they have their origin, the cost of
+training, and the state of random generators (`extra`). Lightning checks nothing that it puts back, so a digest of
 everything is stored too, and a file that does not agree with its digest is not gone on from.
 """
 
@@ -33,8 +33,8 @@ DIGEST_KEY = "graphopt_digest"
 
 
 def extra(learner: Learner, about: Mapping[str, Any], *, evals: int, finished: bool) -> State:
-    """What a training checkpoint holds beside Lightning's own: what it says of itself (`about`), what training has cost
-    (evals: of all processes), and the random generators."""
+    """The fields of a training checkpoint beside Lightning's own: its facts (`about`), the cost of training (evals: of
+    all processes), and the random generators."""
     counters = {"steps": learner.train_steps, "evals": evals, "seconds": learner.train_seconds}
     said = {key: value for key, value in about.items() if key != "settings"}  # these are Lightning's hyper-parameters
     plain = {**said, "counters": counters, "random": learner.random_state(), "note": {"finished": finished}}
@@ -50,22 +50,22 @@ def put_back(learner: Learner, state: State, *, counts: bool) -> list[torch.Tens
     try:
         learner.set_random_state(json.loads(state["plain"])["random"])
         torch.Generator().set_state(state["torch_random"][0])
-    except Exception as error:  # whatever NumPy and torch make of other values
+    except Exception as error:  # any exception of NumPy and torch on other values
         raise Unreadable(f"a checkpoint's random state is damaged ({type(error).__name__}); train again") from None
     return list(state["torch_random"])
 
 
 def about(config: Mapping[str, Any], learner: Learner) -> dict[str, Any]:
-    """What a checkpoint says of itself. `made_for` must agree with the run that uses it; `settings` are those that its
-    network was built with; `features` is what its encoder reads, in short."""
+    """The facts of a checkpoint. `made_for` must agree with the run that uses it; `settings` are those that its network
+    was built with; `features` is a digest of its encoder's inputs."""
     encoder = {} if (name := encoder_of(config)) is None else {"encoder": name}
     made_for = {"learner": type(learner).__name__, **encoder, **learner.made_for()}
     return {"made_for": made_for, "settings": settings_in(config), "features": DIGEST}
 
 
 def settings_in(config: Mapping[str, Any]) -> dict[str, Any]:
-    """The nodes of a configuration that make a network what it is, in the words of files: the algorithm, and the
-    encoder if it takes one."""
+    """The nodes of a configuration that determine a network, in the words of files: the algorithm, and the encoder if
+    it takes one."""
     encoder = () if encoder_of(config) is None else ("encoder",)
     return {group: words(group, config[group]) for group in (*encoder, "algo")}
 
@@ -84,7 +84,7 @@ def settings_of(state: State, config: Mapping[str, Any]) -> dict[str, dict[str, 
 
 
 def said(state: State, key: str) -> Any:
-    """What a checkpoint says of itself under a key of `about`; None if it is older than the key."""
+    """A checkpoint's value under a key of `about`; None if it is older than the key."""
     known = {"settings": state.get("hyper_parameters")} if state.get("hyper_parameters") else {}
     return {**json.loads(state["plain"]), **known}.get(key)
 
@@ -96,7 +96,7 @@ def set_torch_random(states: list[torch.Tensor]) -> None:
 
 
 def restore_counters(learner: Learner, state: State) -> None:
-    """What training has cost so far."""
+    """Restores the cost of training so far."""
     counters = json.loads(state["plain"])["counters"]
     learner.train_steps, learner.train_evals, learner.train_seconds = (
         int(counters["steps"]), int(counters["evals"]), float(counters["seconds"]),
@@ -117,7 +117,7 @@ def adopt_weights(learner: Learner, source: Path, about: Mapping[str, Any]) -> S
 
 def load_weights(learner: Learner, state: State, source: str, settings: Mapping[str, Any] | None = None) -> None:
     """Raises ConfigError when the weights are for other features, or have other names or shapes. settings: the run's
-    `settings_in`, to say what differs."""
+    `settings_in`, to name the difference."""
     if said(state, "features") not in (None, DIGEST):  # checkpoints that do not say pass
         raise _other_inputs(source)
     try:
@@ -135,7 +135,7 @@ def load_weights(learner: Learner, state: State, source: str, settings: Mapping[
 
 
 def _of_network(learner: Learner, settings: Mapping[str, Any] | None) -> dict[str, Any]:
-    """Of `settings_in`, what shapes weights."""
+    """The part of `settings_in` that shapes weights."""
     known = settings or {"algo": {}}
     own = {key: value for key, value in known["algo"].items() if key in learner.network_settings}
     return {**known, "algo": own}
@@ -238,14 +238,14 @@ def load(path: Path) -> State:
         check_zip(path, FILE_BYTES, whole=True)
         state = torch.load(path, map_location="cpu", weights_only=True)
         _check(state)
-    except Exception as error:  # whatever a damaged zip or pickle raises
+    except Exception as error:  # any exception by a damaged zip or pickle
         why = str(error) if isinstance(error, Unreadable) else type(error).__name__
         raise UserError(f"{path} is not a readable checkpoint ({why}); train again or give another") from None
     return dict(state)
 
 
 def _check(state: Any) -> None:
-    """Raises Unreadable unless a checkpoint holds weights and what `extra` adds, each of its type."""
+    """Raises Unreadable unless a checkpoint holds weights and the fields of `extra`, each of its type."""
     if _holds_meta(state):
         raise Unreadable("a tensor is on the device meta, without numbers")
     weights = state["state_dict"]

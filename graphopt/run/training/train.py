@@ -161,7 +161,7 @@ def _meet(schedule: TrainerSettings) -> None:
 def callbacks_for(
     learner: Learner, schedule: TrainerSettings, folder: Path, about: dict[str, Any], *, validates: bool
 ) -> list[Callback]:
-    """Lightning's for the best checkpoint and for stopping early; the user's; ours for what Lightning lacks."""
+    """Lightning's for the best checkpoint and for stopping early; the user's; ours, which Lightning lacks."""
     monitor = f"val/{learner.metric}"
     best = ModelCheckpoint(
         folder, "best", monitor=monitor, mode="max", save_top_k=1, enable_version_counter=False, save_last=False
