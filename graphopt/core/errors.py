@@ -36,8 +36,7 @@ class UsageError(UserError):
 
 
 class Incompatible(UserError):
-    """The chosen parts do not fit together; the sentence names parts that would. In a sweep: a row `status:
-    illegal`."""
+    """The chosen parts do not fit; the sentence names parts that would. In a sweep: a row `status: illegal`."""
 
 
 class RowsFailed(UserError):

@@ -109,7 +109,7 @@ def positions(urgency: F64, tie: F64) -> I64:
 
 def tie_breaks(seconds: F64, needs: Dependencies) -> list[F64]:
     """[N] tie breaks between tasks of one bottom level, one array each: none (the smallest id goes first), the number
-    of dependent tasks, the task's own time, the work of its direct dependents, and the largest id."""
+    of dependent tasks, the task's own time. Then the work of its direct dependents, and the largest id."""
     reader = np.repeat(np.arange(len(seconds)), np.diff(needs.ptr))
     waiting = np.bincount(needs.source, minlength=len(seconds)).astype(np.float64)
     work = np.bincount(needs.source, seconds[reader], len(seconds)).astype(np.float64)

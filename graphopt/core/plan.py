@@ -34,8 +34,7 @@ class Plans:
     inline: NDArray[np.bool_]  # [B, N]
     transfer: NDArray[np.float64] | None = None  # [B, T, D] transfer priorities, else those of the producing op
     choices: Mapping[str, NDArray[np.int16]] = field(default_factory=dict)
-    """Further decisions, by the names of heads of role `choice`: [B, N], or [B, ...] for decisions that belong to no
-    op."""
+    """Further decisions, by the names of heads of role `choice`: [B, N], or [B, ...] if they belong to no op."""
 
     def __post_init__(self) -> None:
         shape = (len(self.device), self.graph.num_ops)

@@ -163,8 +163,7 @@ def _forward_runs(step: Step, kept: Bool) -> Bool:
 
 @njit(cache=True, nogil=True)
 def _backward_order(step: Step, runs: Bool) -> I32:
-    """Ops of the backward program: from the first late op on in the step's order, each preceded by the ops that it
-    needs."""
+    """Ops of the backward program: from the first late op on in the step's order, each preceded by its inputs."""
     n = len(step.late)
     order, placed = np.empty(n, np.int32), np.zeros(n, np.bool_)
     stack, pulled = np.empty(len(step.source) + n + 1, np.int32), np.empty(n, np.int32)

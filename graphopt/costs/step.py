@@ -18,8 +18,8 @@ class StepCost(CostModel):
     """`peak_memory`: bytes at the worst moment of both programs, gradients included, weights and inputs not; `runtime`:
     seconds of all ops, those twice that run twice, by the peaks of the machine's first device.
 
-    budget: of `runtime`, the share of the peak that is allowed: 1 is the peak of the compiler's own set, which it saves
-    when only time counts, 0 that of a backward pass that saves nothing it can compute again; more is infeasible.
+    budget: of `runtime`, the share of the peak that is allowed; more is infeasible. 1 is the peak of the compiler's own
+    set, which it saves when only time counts; 0 is that of a backward pass that saves nothing it can compute again.
     most_again: of `peak_memory`, the share of all seconds that may be spent on computing again; more is infeasible.
     """
 

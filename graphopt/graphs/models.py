@@ -5,8 +5,8 @@ and sources). Splits are of clusters of related families: test graphs are of no 
 one that is built alike. A graph's family is its cluster, named by the family that has the most graphs in it.
 
 `dataset.purged=true` holds out more: neighbourhoods of two hops around ops of a test (operators, and how they are
-joined) also occur in graphs of other clusters, and no learner is taught by ops with such neighbourhoods
-(`Graph.held_out`); those that cannot leave ops out are refused.
+joined) also occur in graphs of other clusters. No learner is taught by ops with such neighbourhoods (`Graph.held_out`);
+those that cannot leave ops out are refused.
 """
 
 from collections import Counter

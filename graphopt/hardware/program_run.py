@@ -220,8 +220,7 @@ def first_seed() -> int:
 
 
 def drawn(seed: int, place: int, target: Callable[..., Tensor], *args: Any, **settings: Any) -> Tensor:
-    """The result of `target` by a seed of its own: the same whenever it runs. The caller's generators stay as they
-    are."""
+    """The result of `target` by a seed of its own: the same whenever it runs. The caller's generators stay."""
     with torch.random.fork_rng():
         torch.manual_seed(seed + place)
         return target(*args, **settings)
@@ -446,8 +445,7 @@ def storage_table(graph: Graph, steps: ProgramSteps, inputs: list[Tensor]) -> tu
 
 
 def _before(steps: ProgramSteps, stack: list[Node], place: dict[Node, int]) -> tuple[list[int], list[int]]:
-    """Of nodes that must have run: (ordered ops among them, and nodes without a place, each with its own
-    requirements)."""
+    """Of nodes that must have run: (ordered ops, and nodes without a place, each with its own requirements)."""
     needs, first, seen = set[int](), list[int](), set[Node]()
     stack = list(stack)
     while stack:

@@ -59,8 +59,7 @@ _DEVICES: "WeakKeyDictionary[Graph, Device]" = WeakKeyDictionary()
 
 
 def check_device(graph: Graph, device: Device, name: str, instead: str) -> None:
-    """Raises ConfigError unless the graph's program, if it has one, runs there. name: of the cost model; instead: the
-    remedy."""
+    """Raises ConfigError unless the graph's program, if any, runs there. name: of the cost model; instead: remedy."""
     if graph not in _DEVICES:
         from graphopt.graphs.readers.pytorch.program_file import program_device
 

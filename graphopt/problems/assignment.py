@@ -215,8 +215,7 @@ def chosen(task: AssignTask, graph: Graph, trace: NDArray[np.float64], best: Dec
 
 
 def described(task: AssignTask, trace: NDArray[np.float64], plan: Plans, default: Decision) -> Choices:
-    """The answer for a plan (a batch of one) without a known decision. Choices are kept alone if they describe it
-    fully."""
+    """The answer for a plan (a batch of one) without a known decision. Choices alone, if they describe it fully."""
     graph, devices = plan.graph, task.machine.num_devices
     choices, known = describe(task, default, plan)
     arrays = compact(plan, devices)
@@ -230,8 +229,8 @@ def _header(task: AssignTask) -> dict[str, Any]:
 
 
 def describe(task: AssignTask, default: Decision, plan: Plans) -> tuple[Decision, list[str]]:
-    """([N, H] the choices that describe a plan (a batch of one), their heads): the device of every op that has a
-    kernel, which ops with a choice are inline, and further choices of ops, where the task has such heads."""
+    """([N, H] the choices that describe a plan (a batch of one), their heads). Choices are the device of every op that
+    has a kernel, which ops with a choice are inline, and further ones of the task's heads."""
     graph, choices, free, described = plan.graph, default.copy(), task.mask(plan.graph), []
     for column, head in enumerate(task.heads):
         if head.role is Role.DEVICE:

@@ -293,8 +293,7 @@ class Problem(ABC):
 
     @abstractmethod
     def _prepared(self) -> float:
-        """Sets `initial`, `best` and further state of the kind, before the clock starts; returns the default's
-        price."""
+        """Sets `initial`, `best` and further state, before the clock starts; returns the default's price."""
 
     @property
     def objective(self) -> Objective:
@@ -357,8 +356,7 @@ class Problem(ABC):
         self.bound = max(self.bound, bound)
 
     def bill(self, cost: NDArray[np.float64], digests: Sequence[int], state_at: Callable[[int], Any]) -> None:
-        """Counts a batch of prices; takes the lowest if it is the new best. state_at: the argument of `take`, of
-        each."""
+        """Counts a batch of prices; takes the lowest if it is the new best. state_at: argument of `take`, of each."""
         now = self.seconds
         if self.best_cost == self.initial_cost:
             own = self.approach[-1].cost if self.approach else np.inf

@@ -2,8 +2,8 @@
 
 An entry of that file has a `name`, a `kind` (a function or form below) and two sides, `ours` and `over`. A side is the
 name of an algorithm, fields of rows with the values they may have, or a list of such, of which any may hold. `over` may
-also be `default`, the price that each row began with, or several algorithms: under `least` the cheapest counts, case by
-case, under `best` the one that is hardest to beat in the mean.
+also be `default`, the price that each row began with, or several algorithms. Of these the cheapest counts, case by
+case, under `least`; under `best` the one that is hardest to beat in the mean.
 
 A case is what the fields under `by` of an experiment, and the seed, are alike in. An algorithm that was run with seed 0
 alone stands for every seed, unless `same_seed` is set; with `gaining` only cases count in which the peer gains. `evals`

@@ -1,7 +1,7 @@
 """Solves a tiling problem of the contest's format, or prices a solution of one.
 
 `graphopt board tile PROBLEM.json SOLUTION.json` searches for as long as the contest gave for so many ops, or
-`--seconds`, counted from the start of the command, and writes the schedule with the latency of every step. `--check`
+`--seconds`, counted from the start of the command. It writes the schedule with the latency of every step. `--check`
 reads the solution instead and prices it by both evaluators. `--shared-slices per_operand` takes the stricter reading of
 the capacity of fast memory. docs/contests.md has the rules.
 """

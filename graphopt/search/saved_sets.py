@@ -143,8 +143,7 @@ def choose(front: Front, top: int, budget: float) -> tuple[Footprint, Bool]:
 
 
 def _walk(front: Front, start: Bool, limit: float, top: int, evals: int, seed: int) -> None:
-    """Adds the sets of a walk from a start to the front: within a limit the least work, or (limit 0) the lowest
-    peak."""
+    """Adds the sets of a walk to the front: within a limit the least work, or (limit 0) the lowest peak."""
     share = front.work / max(float(front.work.sum()), 1e-30)
     rng = np.random.default_rng(seed)
     front.add(_walked(front.step, share, start.copy(), float(limit), float(max(1, top)), evals, rng))

@@ -39,8 +39,7 @@ class HeatBath:
         self.model = model._replace(unary=softened(model.unary), table=softened(model.table))
 
     def begin(self, labels: I64) -> None:
-        """From labels [V] that fit, at the mean over variables of the difference between a middling state's cost and
-        the best."""
+        """From labels [V] that fit, at the mean over variables of a middling state's cost less the best."""
         model = self.model
         least, pending = segment_tree(self.memory.room - self.memory.used(labels))
         self.now = Annealed(labels.copy(), labels.copy(), np.full(2, model.energy(labels)), np.zeros(len(model.unary)),

@@ -131,8 +131,7 @@ def _bytecode(function: CPUDispatcher, found: dict[CPUDispatcher, bytes]) -> dic
 
 
 def _numbers(value: Any) -> int:
-    """How many numbers there are; too many for a random generator, since the time of a search does not depend on
-    them."""
+    """How many numbers there are; too many for a random generator, as a search's time does not depend on them."""
     if isinstance(value, tuple):
         return sum(map(_numbers, value))
     if isinstance(value, np.random.Generator):

@@ -105,8 +105,7 @@ def _read(value: Number, between: Between) -> Number:
 
 @dataclass(frozen=True)
 class Outside:
-    """A setting that a file may only leave null or an empty list. does: the effect of another value, for the
-    message."""
+    """A setting that a file may only leave null or an empty list. does: another value's effect, for messages."""
 
     does: str
 

@@ -139,8 +139,7 @@ class Fusing:
         return outer
 
     def _in_step(self, a: LoopGroup, b: LoopGroup) -> bool:
-        """Whether b reads results of a only element by element as they are made, and no other loop or call stands
-        between them."""
+        """Whether b reads results of a only as they are made, and no other loop or call stands between them."""
         made = {buffer for buffer, _ in a.writes}
         if any(buffer in made for buffer, _ in b.reads - a.writes):
             return False

@@ -1,4 +1,4 @@
-"""`Preset`: the times of the parts of loops on one machine, their file, and how they follow from the times of probes
+"""`Preset`: the times of the parts of loops on one machine, and their file. They follow from the times of probes
 (`graphopt.hardware.inductor.probes`): the difference in time of two probes, over the difference of their parts."""
 
 import json

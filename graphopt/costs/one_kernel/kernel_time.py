@@ -58,8 +58,7 @@ def xla_kernel_time(f, root, work, w, device):  # type: ignore[no-untyped-def]
 
 @njit(cache=True, nogil=True)
 def _threads(f, root, work, w):  # type: ignore[no-untyped-def]
-    """Threads of the launch: a reduction is spread over the elements that it reads, other kernels over those that they
-    write."""
+    """Threads of the launch: a reduction is spread over elements read, other kernels over those written."""
     threads = max(1.0, f.op[root].numel)
     for i in range(work.size):
         if f.op[w.members[i]].heavy == 1:

@@ -134,8 +134,7 @@ def _as_steps(name: str, array: NDArray[Any]) -> NDArray[Any]:
 
 
 def unpack(content: bytes, source: str, called: Sequence[tuple[str, str]]) -> list[Graph]:
-    """The graphs of a cluster. called: their names and families, in order. Raises Unreadable or GraphError for other
-    content."""
+    """The graphs of a cluster. called: names and families, in order. Raises Unreadable or GraphError."""
     arrays = parse_npz(unpack_xz(content, MOST, source), source, MOST)
     if set(arrays) != {*ARRAYS, "lengths"} or arrays["lengths"].shape != (len(called), len(ARRAYS)):
         raise Unreadable(f"{source} does not hold the {len(called)} graphs that its index names")

@@ -4,9 +4,8 @@ The work is read off the text of the C++ source: instructions by kind, as often 
 is done on vectors, `s.KIND` on one number: `load`, `store`, `div`, functions by their names, and `simple`, all other
 arithmetic. Counted beside these are `part_load` and `part_store`, of fewer numbers than a vector has, which go through
 a buffer; `wide`, lines on numbers of 64 bits, which take two vectors. Of truth values in memory there are `mask_load`
-and `mask_store`, and how many of these are mispredicted (`truth_values`): `missed_load`, `missed_store`.
-`strided`: reads and writes that move to another cache line with every iteration.
-Constants and broadcasts are free.
+and `mask_store`, and how many of these are mispredicted (`truth_values`): `missed_load`, `missed_store`. `strided`:
+reads and writes that move to another cache line with every iteration. Constants and broadcasts are free.
 """
 
 import re

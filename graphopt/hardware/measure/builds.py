@@ -178,8 +178,7 @@ class BuildPipeline:
                 for one in lowered]  # fmt: skip
 
     def _timed(self, default: Target, compiling: dict[Future[Built | Failure], Target]) -> dict[str, Measured]:
-        """By digest. Times compiled programs while the rest is being compiled; a race in fresh processes begins when
-        all are."""
+        """By digest. Times programs while others are being compiled; a race in fresh processes waits for all."""
         found = dict[str, Measured]()
         while compiling:
             done, _ = wait(compiling, return_when=ALL_COMPLETED if self.service.processes else FIRST_COMPLETED)

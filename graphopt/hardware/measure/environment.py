@@ -39,8 +39,7 @@ def _processors() -> tuple[int, ...]:
 
 
 def keep_off(keeps: bool) -> None:
-    """Whether this process and those it starts leave the last processor, where `pin` puts measuring processes; not an
-    only one."""
+    """Whether this process and its children leave the last processor, of several, to measuring processes (`pin`)."""
     if hasattr(os, "sched_setaffinity"):
         os.sched_setaffinity(0, (_processors()[:-1] if keeps else ()) or _processors())
 

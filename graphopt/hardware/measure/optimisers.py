@@ -117,8 +117,7 @@ def acting(model: Path) -> list[str]:
 
 
 def _optimised(model: Path, optimisations: str) -> Counter[tuple[str, ...]]:
-    """The operators of the optimised model with their attributes; names and the order of independent ops may change
-    anyway."""
+    """The operators of the optimised model with their attributes, without names and order, which vary."""
     with TemporaryDirectory(prefix="graphopt-") as folder:
         written = Path(folder) / "optimised.onnx"
         onnxruntime_session(str(model), optimisations=optimisations, written=str(written))

@@ -29,8 +29,7 @@ MOST_TOGETHER = 8  # targets that run by turns beside their default: all of them
 def fresh_rounds(default: Target, others: Sequence[Target], how: Comparing, processes: int, *,
                  keeps_memory: bool = False) -> Rounds | Failure:  # fmt: skip
     """The rounds of so many processes, one after another, or why one of the others cannot be measured. They allocate as
-    a user's process does, page faults counted, unless keeps_memory. Some start together, and none while
-    one measures.
+    a user's process does, page faults counted, unless keeps_memory. Some start together, and none while one measures.
 
     Raises Unmeasured where the default cannot."""
     taken = Rounds()

@@ -2,7 +2,7 @@
 
 An entry is a folder of its problem's folder with an `entry.yaml`: `title`, `by`, `method`, `budget`, `hardware`, and
 `costs`, the claimed cost of each instance. The answer to an instance is the file INSTANCE.npz or INSTANCE.json beside
-it, or else, where `answers` names a stored study's pack, the answer of it whose digest stands under `digests`.
+it. Or `answers` names a stored study's pack, and `digests` has the digest of the answer in it.
 
 Nothing out of an entry is imported or run: answers are arrays and numbers, and options are looked up by name.
 """

@@ -6,7 +6,7 @@ never gets there counts with its whole budget, which flatters it, and is marked 
 files, which hold every improvement.
 
 The reference is a method, or `best_unlearned`: of each graph the method without parameters that ends lowest, in the
-mean over seeds, with the fewest evaluations to its best among equals.
+mean over seeds. Among equals it is the one with the fewest evaluations to its best.
 """
 
 from collections import defaultdict

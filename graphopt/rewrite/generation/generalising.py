@@ -58,8 +58,7 @@ def pattern_of(terms: Terms, term: int) -> Pattern:
 
 
 def case_of(terms: Terms, sources: Sequence[int], targets: Sequence[int]) -> ConcreteRule | None:
-    """The rule from some terms to others; None where a source is a mere input or a target needs an input that no source
-    has."""
+    """The rule from some terms to others; None where a source is a mere input or a target has another input."""
     left = tuple(pattern_of(terms, source) for source in sources)
     right = tuple(pattern_of(terms, target) for target in targets)
     roots = tuple(source for source in left if isinstance(source, Node))

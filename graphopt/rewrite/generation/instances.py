@@ -150,8 +150,7 @@ class Sampler:
             raise Misfit
 
     def param(self, expression: Expression, *options: Any) -> Any:
-        """The value of a parameter: fixed, drawn before, or drawn now. Computed ones are drawn too, and checked
-        later."""
+        """The value of a parameter: fixed, drawn before, or drawn now. Computed ones are checked later."""
         if isinstance(expression, Literal):
             return expression.value
         if isinstance(expression, Parameter):

@@ -220,8 +220,7 @@ class Program:
 
 
 def substitute(terms: Terms, outputs: tuple[int, ...], live: Sequence[int], new: Mapping[int, int]) -> tuple[int, ...]:
-    """Outputs with every use of a term of `new` replaced by its image, of the same type. `live`: the terms that they
-    reach."""
+    """Outputs with every use of a term of `new` replaced by its image, of the same type. `live`: their terms."""
     image = dict(new)
     first = min(new)
     inputs = terms.inputs

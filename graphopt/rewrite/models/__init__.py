@@ -40,8 +40,7 @@ MODELS: dict[str, Callable[..., Program]] = {model.__name__: model for model in 
 
 
 def build_model(name: str, sizes: Mapping[str, Any]) -> Program:
-    """The model of that name; sizes that are left out have the published value. Raises GraphError with the known
-    names."""
+    """The model of that name; missing sizes have the published value. Raises GraphError with the known names."""
     if name not in MODELS:
         raise GraphError(f"no model {name!r}; there are {', '.join(MODELS)}")
     known = inspect.signature(MODELS[name]).parameters

@@ -6,8 +6,8 @@ therefore adds its result to its input with a small gain of the random weights; 
 change by that.
 
 ResNet-18, of X-RLflow's table 2, is made like them. ShuffleNet, MobileNetV2, DenseNet, RegNetX, MLP-Mixer, T5, an LSTM
-and a mixture of experts are of no paper on rewriting, whole and normalised as published but for the exceptions that
-each one states.
+and a mixture of experts are of no paper on rewriting. They are whole and normalised as published but for the exceptions
+that each one states.
 """
 
 from math import sqrt

@@ -30,8 +30,7 @@ Place = tuple[tuple[int, ...], Values]  # where the sources of a rule match, and
 
 
 class _Step(NamedTuple):
-    """How a further source is joined: its key from names bound before, its key from its own names, the names that it
-    adds."""
+    """How a further source is joined: its key from names bound before, its key from its own, the names it adds."""
 
     left: Callable[..., Values]
     right: Callable[..., Values]

@@ -6,8 +6,8 @@ that nothing needs any more; and its digest follows from the digests of the repl
 same wherever in a program the rewrite is, and only programs that a search goes on with are made, since `Terms` never
 forgets.
 
-Where a rewrite is not that simple (the replacement contains a root, a root contains a root, users of a root coincide
-with other terms), the program is made and summed up.
+Some rewrites are not that simple: the replacement contains a root, a root contains a root, or users of a root coincide
+with other terms. Then the program is made and summed up.
 
 Sweeps: a rule applied at all its places at once. One rewrite of many changes a program's run time by less than a
 timing's noise. The same rewrite everywhere does not, and an additive price of it may be wrong everywhere alike: of all
@@ -331,8 +331,7 @@ def replaced(program: Survey, chosen: Mapping[int, int]) -> Outputs:
 
 
 def _resolve(program: Survey, root: int, chosen: Mapping[int, int], image: dict[int, int]) -> None:
-    """The images of a root and of its replacement; earlier live terms have theirs. A root that its own replacement
-    needs stays there."""
+    """The images of a root and of its replacement; earlier live terms have theirs. In it the root itself stays."""
     terms, here, stack, opened = program.terms, program.uses, [root], set[int]()
 
     def ready(term: int) -> bool:

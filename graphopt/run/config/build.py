@@ -102,8 +102,7 @@ def stored_config(config: Mapping[str, Any], parts: Parts) -> dict[str, Any]:
 
 
 def machine_task_costs(config: Mapping[str, Any]) -> tuple[Machine, Task, CostModel, CostModel]:
-    """The parts that price a stored decision again: machine, task, cost and judge of a configuration. Raises
-    Incompatible."""
+    """The parts that price a stored decision again: machine, task, cost and judge. Raises Incompatible."""
     machine: Machine = construct(config["machine"], "machine")
     task: Task = construct(config["task"], "task", {"machine": machine})
     compatibility.check_reads(config)

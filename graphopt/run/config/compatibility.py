@@ -1,10 +1,11 @@
 """Who fits whom, found from classes alone, before anything is built.
 
-Facts are class attributes: optimisers say what they accept (`accepts`, `needs_roles`, `needs_one_of`, `knows_roles`)
-and need of prices (`objectives`, `needs_cost`), cost models their offers (`objective`, `provides`, `one_device`) and
-the decisions that they read (`reads`, `assumes`), tasks their decisions (`noun`, `roles`, with settings `roles_of`),
-tasks, costs and optimisers required parts of graphs (`needs`), data sets the parts that their graphs have (`gives`).
-`graphopt compat` prints the table of tasks and algorithms as Markdown, with `--families` its short form.
+Facts are class attributes. Optimisers have the tasks that they accept (`accepts`, `needs_roles`, `needs_one_of`,
+`knows_roles`) and the prices that they need (`objectives`, `needs_cost`). Cost models have their offers (`objective`,
+`provides`, `one_device`) and the decisions that they read (`reads`, `assumes`). Tasks have their decisions (`noun`,
+`roles`, with settings `roles_of`). All three name required parts of graphs (`needs`), data sets the parts that their
+graphs have (`gives`). `graphopt compat` prints the table of tasks and algorithms as Markdown, with `--families` its
+short form.
 """
 
 import argparse

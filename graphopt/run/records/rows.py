@@ -4,8 +4,8 @@ loses nothing that it finished; a line cut short by a kill is dropped when the f
 Fields (prices in the objective's unit, seconds or bytes; null where it does not apply, and for a price of a solved row
 that is infinite, which is read as such; no number is ever NaN):
 
-- the problem: study, cell, dataset, split, graph, graph_hash, family, ops, opaque (of these, those that nothing is
-  fused with since they are not understood), uncounted (whose FLOP are not all counted), task, machine, cost, judge,
+- the problem: study, cell, dataset, split, graph, graph_hash, family, ops, opaque (of these, those of unknown
+  operators, with which nothing is fused), uncounted (whose FLOP are not all counted), task, machine, cost, judge,
   objective
 - the method: encoder (null where the algorithm takes none; older rows name one all the same), algo, seed, params,
   train_evals, train_seconds, device, commit, config_hash
@@ -195,8 +195,7 @@ def _append(path: Path, text: str) -> None:
 
 
 def was_finished(cell: Path, request: str) -> bool:
-    """Whether this very request was finished: the files of the cell have the sizes that `finished.json` names.
-    Unreadable files say no."""
+    """Whether this request was finished: files have the sizes that `finished.json` names. Unreadable: no."""
     try:
         said = read_json(cell / FINISHED, FINISHED_BYTES)
     except Unreadable:

@@ -36,9 +36,9 @@ class AtOnce(NamedTuple):
 def rules(graph: Graph, free: Bool) -> list[AtOnce]:
     """Those that name any op, the best known first. free: [N] ops with a choice.
 
-    `wide_R`: store ops that a reader of at least R times their elements would compute again for each of these (a scale
-    per row, read by every element of the row). `readers_R`: store ops with at least R readers. `costly`: store
-    expensive ops with several readers. `once`: inline ops with one reader, `cheap`: cheap ops with several.
+    `wide_R`: store ops with a reader of at least R times their elements, which would compute them again for each
+    element (a scale per row). `readers_R`: store ops with at least R readers. `costly`: store expensive ops with
+    several readers. `once`: inline ops with one reader, `cheap`: cheap ops with several.
     """
     f = fusible(graph)
     widest, readers, expensive = widest_reader(graph), reader_counts(graph), f.op["expensive"]
@@ -216,8 +216,7 @@ class Climb:
             self.price(self.problem.initial, some)
 
     def try_all(self, changes: Iterable[Changes]) -> None:
-        """Prices changes of the best decision, batch by batch, and takes those that help; of those that help alone, all
-        together."""
+        """Prices changes of the best decision, batch by batch, and takes those that help, several together."""
         for some in _batches(changes, self.batch):
             base = self.decision
             helped = self.price(base, some)

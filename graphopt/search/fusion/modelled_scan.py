@@ -249,8 +249,7 @@ class ModelledWalk:
         return None
 
     def drawn(self) -> Decision | None:
-        """The result of a compound move that begins with some ops near each other; None also where it was drawn
-        before."""
+        """The result of a compound move that begins with some ops near each other; None if it was drawn before."""
         rng, ops = self._problem.rng, self._moves.ops
         near = self._moves.near([int(rng.choice(ops))]) if len(ops) else ops
         count = min(len(near), int(rng.integers(DRAWN[0], DRAWN[1] + 1)))

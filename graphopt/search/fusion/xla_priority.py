@@ -5,9 +5,9 @@ Greedy over producers: a producer is fused into all its users or into none. prio
 largest goes first, ties to the larger id, negative ones never; only the changed neighbourhood is scored again.
 
 Refused, as in XLA: ops that cannot be inlined (outputs, opaque ops), a reduction into a reduction, an epilogue that
-would turn a reduction kernel into a loop, anything into a matrix product (a library call), more than 96 operands and
-outputs. XLA's limit on code size is played by the task's cap on ops per kernel; its epilogues of matrix products, which
-another pass finds, are left to the same priorities. Kernels are priced whole, where XLA adds up pairs.
+would turn a reduction kernel into a loop. Also anything into a matrix product (a library call), and more than 96
+operands and outputs. XLA's limit on code size is played by the task's cap on ops per kernel; its epilogues of matrix
+products, which another pass finds, are left to the same priorities. Kernels are priced whole, where XLA adds up pairs.
 
 Shape legend: N ops.
 """

@@ -8,8 +8,8 @@ its borders. In training graphs whose backward ops are marked and share devices 
 split and the backward pass follows. Splits respect the capacity of devices.
 
 Then runs of items leave the fullest device. A split is seen as an order of items, in which runs are moved: one end of
-what the fullest device has, or a run within it, to a device that it trades with or to any; two devices exchange runs; a
-run of any device joins another. Of a batch of moves the best is made unless it is worse; of equal ones that with the
+the fullest device's items, or a run within, to a device that it trades with or to any; two devices exchange runs; a run
+of any device joins another. Of a batch of moves the best is made unless it is worse; of equal ones that with the
 smaller sum of powers of loads. After `patience` evaluations without improvement the search goes on from the best split
 after `kick` random moves.
 

@@ -9,8 +9,8 @@ On one device the order of least peak memory is found, and proved, by a search o
 these are few enough. The solver is not asked then.
 
 The solver's bound on the model holds for every plan, and is noted, where the model is a relaxation of all that is
-decided and priced. For that the task does not decide fusion, and the cost model is the event simulator with exact sums
-(for memory, one that frees at the end of the last reader).
+decided and priced. For that the task does not decide fusion, and the cost model is the event simulator with exact sums.
+For memory, it frees at the end of the last reader.
 """
 
 import math

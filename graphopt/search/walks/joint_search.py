@@ -67,8 +67,8 @@ class Walking:
 class JointSearch(Optimizer):
     """yaml: conf/algo/joint_search.yaml, task_sequence.yaml.
 
-    together: whether everything moves at once. begin: shares of the budget that may be spent at the end of the first
-    plans of placement under the default's fusion, of those of fusion, and of those of placement again. depth: hops over
+    together: whether everything moves at once. begin: shares of the budget that may be spent after the first plans of
+    placement under the default's fusion, after those of fusion, and after those of placement again. depth: hops over
     which ops of a class have to look alike.
     """
 

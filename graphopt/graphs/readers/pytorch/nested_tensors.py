@@ -68,8 +68,7 @@ def tensors_in(value: Any) -> list[Tensor]:
 
 
 def with_tensors(value: Any, change: Callable[[Tensor], Any]) -> Any:
-    """The value with every tensor in it changed, in the order of `tensors_in`; values without tensors are left as they
-    are."""
+    """The value with every tensor in it changed, in the order of `tensors_in`; values without tensors stay."""
     return _Changing(change, {}).of(value)
 
 

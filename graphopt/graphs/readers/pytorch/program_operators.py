@@ -127,8 +127,7 @@ _KINDS: dict[str, type] = {"dtype": torch.dtype, "layout": torch.layout, "memory
 
 
 def target_name(target: Any) -> str:
-    """`aten.add.Tensor` of the operator, `getitem` of Python's. Raises GraphError for functions that no program file
-    may call."""
+    """`aten.add.Tensor` of the operator, `getitem` of Python's. Raises GraphError for forbidden functions."""
     if target is operator.getitem:
         return GETITEM
     if not isinstance(target, torch._ops.OpOverload) or not is_allowed(target):

@@ -83,8 +83,7 @@ def _enough(runs: NDArray[np.float64], how: dict[str, Any]) -> bool:
 
 
 def _program(operation: Operation, inputs: list[Any]) -> Program:
-    """The op by itself. The second operand of a convolution, a normalisation or a product with a matrix is a
-    constant."""
+    """The op by itself. Second operands of convolutions, normalisations and products with matrices are constant."""
     terms, leaves, weights = Terms(), list[int](), {}
     for i, (shape, dtype) in enumerate(inputs):
         known = i > 0 and (operation.name in ("conv", "batch_norm") or (operation.name == "matmul" and len(shape) == 2))
