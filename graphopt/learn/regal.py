@@ -23,6 +23,7 @@ samples of a graph: open            | 16, with random numbers shared | 4, the sa
 baseline: a value network           | with several samples of a graph, the mean of the others; unit variance
 o_s: open                           | one run of standard BRKGA per graph
 at test: open                       | the most probable actions
+-                                   | `local_evals`: the first population holds the best of a local search
 transfers: no action                | keys from the Beta of their producer's priority
 -                                   | actions of masked ops (`Graph.train_mask`) act, but teach nothing
 
@@ -49,7 +50,7 @@ from torch import Tensor, nn
 from graphopt.core.fusible import view_inline
 from graphopt.core.graph import F64, Graph
 from graphopt.core.spectral import smallest_eigenvectors
-from graphopt.core.utils.marks import Count, Few, NotNegative, Positive, Shift, Width
+from graphopt.core.utils.marks import Count, Few, NotNegative, Positive, Shift, Whole, Width
 from graphopt.learn.encoders.encoder import Encoder
 from graphopt.learn.encoders.features import batch, graph_features, levels
 from graphopt.learn.learner import Learner, inference, stored_numbers
@@ -60,6 +61,7 @@ from graphopt.search.genetic.evolution import Evolution, Sampler, beta_keys, evo
 from graphopt.search.heuristics import rules
 from graphopt.search.heuristics.rules import Device, SchedulingInstance
 from graphopt.search.heuristics.starts import F32, ranks
+from graphopt.search.walks.key_moves import RegalLocal
 
 Actions = NDArray[np.int64]  # [N, A]
 
@@ -541,10 +543,11 @@ class REGAL(Learner):
 
     def __init__(self, *, name: str, task: AssignTask, cost: CostModel, encoder: Encoder, seed: int,
                  evolution: Evolution, use: Use, actions: Literal["graph", "ordinal", "categorical"], heads: Heads,
-                 learning: ReinforceSettings) -> None:  # fmt: skip
-        """actions: of whole graphs, too, or of the ops alone, as published."""
+                 learning: ReinforceSettings, local: RegalLocal, local_evals: Whole) -> None:  # fmt: skip
+        """actions: of whole graphs, too, or of the ops alone, as published. local, local_evals: as of `brkga`."""
         super().__init__(name=name, task=task, cost=cost, seed=seed)
         self.evolution, self.use, self.learning, self.published = evolution, use, learning, actions != "graph"
+        self.local, self.local_evals = local, local_evals
         self.policy = (
             PublishedPolicy(encoder, heads, task.machine.num_devices, actions == "categorical")
             if self.published else GraphPolicy(encoder, heads)
@@ -649,7 +652,8 @@ class REGAL(Learner):
             with inference(problem.graph):
                 actions = self.policy.propose(self.observe([problem.graph]), 0).op[0].numpy(force=True)
             sampler, bias = self.sampler(problem.graph, actions), self.bias(problem.graph, actions)
-            evolve(priced_by(problem), sampler, problem.rng, self.evolution, bias=bias)
+            seeds = self.local.best_after(problem, self.local_evals)
+            evolve(priced_by(problem), sampler, problem.rng, self.evolution, seeds=seeds, bias=bias)
 
     def sampler(self, graph: Graph, actions: Actions) -> Sampler:
         """Keys from the Betas of the actions [N, A]; uniform where an action is not used."""

@@ -49,6 +49,7 @@ from graphopt.run.config.build import encoder
 from graphopt.run.config.construct import construct
 from graphopt.search.genetic.brkga import Brkga
 from graphopt.search.genetic.evolution import Evolution
+from graphopt.search.walks.key_moves import RegalLocal
 from tests.toy import toy_graph
 
 # --- REGAL's actions: the Betas they stand for, their probabilities, and who depends on whom.
@@ -253,6 +254,7 @@ def test_as_published_it_starts_from_uniform_keys_and_reads_no_orders(actions: A
 # known.
 
 EVOLUTION = Evolution(population=20, elites=0.2, mutants=0.1, elite_bias=0.7)
+LOCAL: RegalLocal = construct(registry.option("algo", "regal_local") | {"start": "heuristic"}, "algo", {})
 
 
 def simulator(objective: str = "peak_memory") -> CostModel:
@@ -263,7 +265,7 @@ def simulator(objective: str = "peak_memory") -> CostModel:
 
 def regal(cost: CostModel, *, flags: tuple[bool, bool, bool] = (True, True, True), prior: float = 0.2,
           on: str = "placement_scheduling", evals: int = 60, rate: float = 1e-3,
-          actions: Actions = "graph") -> REGAL:  # fmt: skip
+          actions: Actions = "graph", local_evals: int = 0) -> REGAL:  # fmt: skip
     node = registry.option("encoder", "graphsage") | {"width": 8, "layers": 1}
     net = encoder({"algo": registry.option("algo", "regal"), "encoder": node, "seed": 0}, task(on))
     spread = 0.7 if actions == "graph" else 3.0
@@ -273,17 +275,18 @@ def regal(cost: CostModel, *, flags: tuple[bool, bool, bool] = (True, True, True
                         graph_rate=0.3, halved_after=200.0, gradient_clip=1.0)  # fmt: skip
     use = Use(placement=flags[0], scheduling=flags[1], elite_bias=flags[2])
     return REGAL(name="regal", task=task(on), cost=cost, encoder=net, seed=0, evolution=EVOLUTION, use=use,
-                 actions=actions, heads=heads, learning=learning)  # fmt: skip
+                 actions=actions, heads=heads, learning=learning, local=LOCAL, local_evals=local_evals)  # fmt: skip
 
 
 def graph(ops: int = 40, seed: int = 0) -> Graph:
     return layered_graph(ops, np.random.default_rng(seed), f"g{ops}_{seed}")
 
 
-def test_without_actions_it_is_brkga() -> None:
+@pytest.mark.parametrize("local_evals", [0, 80])
+def test_without_actions_it_is_brkga(local_evals: int) -> None:
     learner, plain = (
-        regal(simulator(), flags=(False, False, False)),
-        Brkga(name="brkga", start="random", evolution=EVOLUTION),
+        regal(simulator(), flags=(False, False, False), local_evals=local_evals),
+        Brkga(name="brkga", start="random", local=LOCAL, local_evals=local_evals, evolution=EVOLUTION),
     )
     one, _ = solve(learner, graph(), task(), simulator(), evals=200, seed=3)
     other, _ = solve(plain, graph(), task(), simulator(), evals=200, seed=3)

@@ -22,7 +22,7 @@ from graphopt.problems.keys import KeyRole, devices, digests
 from graphopt.problems.optimizer import solve
 from graphopt.problems.problem import OutOfBudget
 from graphopt.search.genetic import brkga, evolution
-from graphopt.search.genetic.brkga import Brkga, Proposal, around
+from graphopt.search.genetic.brkga import Proposal, around
 from graphopt.search.genetic.evolution import Evolution, evolve, priced_by, uniform_keys
 from graphopt.search.heuristics.rules import SchedulingInstance, order_bottom_level, place_spectral
 from graphopt.search.heuristics.schedules import PartitionDepthFirst
@@ -157,8 +157,10 @@ def test_finds_the_optimum_of_small_problems(ops: int, choices: int) -> None:
 
 
 def evolved(problem: AssignProblem, evolution: Evolution) -> AssignProblem:
+    solver = option("algo", "brkga")
+    solver.evolution = evolution
     with pytest.raises(OutOfBudget):
-        Brkga(name="brkga", start="random", evolution=evolution).solve(problem)
+        solver.solve(problem)
     return problem
 
 
@@ -265,8 +267,8 @@ def test_the_first_population_holds_every_heuristic() -> None:
 
 def test_brkga_begins_with_what_the_local_search_has_found() -> None:
     first = solved("regal_local", 400, seed=2, start="heuristic")
-    both = solved("local_then_brkga", 900, seed=2, local_evals=300)
-    batch = option("algo", "local_then_brkga").local.batch
+    both = solved("brkga", 900, seed=2, local_evals=300)
+    batch = option("algo", "brkga").local.batch
     switch = next(at for at in range(300, 400) if (at - len(heuristic_keys(both))) % batch == 0)
     kept = [step for step in story(first) if step[0] <= switch]
     assert story(both)[: len(kept)] == kept

@@ -53,8 +53,9 @@ MOVED: dict[str, str] = {f"graphopt.{old}": f"graphopt.{now}" for old, now in _M
 # Options -> names in older versions: options that were values of these. Files hold all values.
 _FORMER = {
     "algo": {
-        "brkga": "brkga_informed brkga_seeded brkga_tuned brkga_tuned_runtime", "compiler_search": "plan_sample",
-        "cpsat": "exact", "inductor_order": "bfs dfs lpmf", "joint_search": "task_sequence",
+        "brkga": "brkga_informed brkga_seeded brkga_tuned brkga_tuned_runtime local_then_brkga",
+        "compiler_search": "plan_sample", "cpsat": "exact", "inductor_order": "bfs dfs lpmf",
+        "joint_search": "task_sequence",
         "laf": "laf_fresh laf_gain_random_start laf_no_priority laf_no_transform laf_random_start laf_signed",
         "laf_refit": "laf_gain laf_motif", "laf_unguided": "laf_unguided_random_start", "load_balance": "contiguous",
         "motif_scan": "rules_scan", "regal_local": "regal_local_heuristic",

@@ -1,5 +1,4 @@
-"""`brkga`: random keys, evolved; and `local_then_brkga`. Distributions that REGAL learns are uniform here, or set by
-hand.
+"""`brkga`: random keys, evolved. Distributions that REGAL learns are uniform here, or set by hand.
 
 Shape legend: K keys.
 """
@@ -8,7 +7,7 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 
-from graphopt.core.utils.marks import Count
+from graphopt.core.utils.marks import Whole
 from graphopt.problems.assignment import AssignProblem
 from graphopt.problems.keys import KeyRole
 from graphopt.problems.optimizer import Optimizer
@@ -49,36 +48,25 @@ PEAK_MEMORY = Proposal(0.7, 4.0, order_reverse_bottom_level, 0.6, 3.0)
 class Brkga(Optimizer):
     """start: the distribution of the first population and the mutants. `random`: uniformly. `heuristic`: the same, but
     the first population holds the plans of all heuristics. `informed`: around a spectral partition that balances time
-    and a list order, without learning."""
+    and a list order, without learning. local_evals: of the budget, for the local search; then its best keys are in the
+    first population."""
 
-    def __init__(self, *, name: str, start: Literal["random", "heuristic", "informed"], evolution: Evolution) -> None:
+    def __init__(self, *, name: str, start: Literal["random", "heuristic", "informed"], local: RegalLocal,
+                 local_evals: Whole, evolution: Evolution) -> None:  # fmt: skip
         self.name, self.start, self.evolution = name, start, evolution
+        self.local, self.local_evals = local, local_evals
 
     def solve(self, problem: AssignProblem) -> None:
         keys = problem.task.key_count(problem.graph)
         if not keys or not problem.open:
             return
-        seeds = heuristic_keys(problem) if self.start == "heuristic" else None
+        seeds = self.local.best_after(problem, self.local_evals)
+        if seeds is None and self.start == "heuristic":
+            seeds = heuristic_keys(problem)
         sampler = uniform_keys(keys)
         if self.start == "informed":
             sampler = beta_keys(*around(problem, PEAK_MEMORY if problem.objective == "peak_memory" else RUN_TIME))
         evolve(priced_by(problem), sampler, problem.rng, self.evolution, seeds=seeds)
-
-
-class LocalThenBrkga(Optimizer):
-    """The first `local_evals` evaluations are the local search's; its best decisions are in the first population."""
-
-    def __init__(self, *, name: str, local: RegalLocal, local_evals: Count, evolution: Evolution) -> None:
-        self.name, self.local, self.local_evals, self.evolution = name, local, local_evals, evolution
-
-    def solve(self, problem: AssignProblem) -> None:
-        keys = problem.task.key_count(problem.graph)
-        if keys and problem.open:
-            for found in self.local.bests(problem):
-                best = found
-                if problem.evals >= self.local_evals:
-                    break
-            evolve(priced_by(problem), uniform_keys(keys), problem.rng, self.evolution, seeds=best[None])
 
 
 def around(problem: AssignProblem, proposal: Proposal) -> tuple[F32, F32]:

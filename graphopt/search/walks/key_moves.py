@@ -6,9 +6,9 @@ worse; moves of equal cost are made too, since plateaus are wide. After `patienc
 search goes on from the best keys after `kick` random moves. The budget ends it.
 
 Moves (the share of each among those that the task has is `moves`):
-- `device`: an op exchanges its largest affinity with another of its own, so that it runs there; - `block`: an op goes
-  where a neighbour of it is, and takes up to `LARGEST_BLOCK` connected ops of its device along. So edges that are cut
-  are mended, which random devices seldom do;
+- `device`: an op exchanges its largest affinity with another of its own, so that it runs there;
+- `block`: an op goes where a neighbour of it is, and takes up to `LARGEST_BLOCK` connected ops of its device along. So
+  edges that are cut are mended, which random devices seldom do;
 - `swap`: two ops exchange their priorities;
 - `shift`: an op takes a new place in the order;
 - `transfer`: a result gets a new place among those that wait for a link;
@@ -72,6 +72,15 @@ class RegalLocal(Optimizer):
         walk = Descent(*first_plan(problem, self.start, price))
         yield walk.best
         yield from self.descent(walk, price, RandomKeyMoves(problem, self.moves), problem.rng)
+
+    def best_after(self, problem: AssignProblem, evals: int) -> F32 | None:
+        """The best keys [1, K] after so many evaluations, as a start of another search; None after none."""
+        best = None
+        for found in self.bests(problem) if evals else ():
+            best = found[None]
+            if problem.evals >= evals:
+                break
+        return best
 
     def descent(self, walk: "Descent", price: Price, moves: "RandomKeyMoves", rng: Generator) -> Iterator[F32]:
         """The best keys after every batch, until `price` raises OutOfBudget."""

@@ -26,7 +26,7 @@ TASKS = {
     "placement": ("local", "random", "gp_dfs", "scan", "windowed", "default"),
     "scheduling": ("local", "list_blevel", "brkga", "annealing"),
     "joint": ("local", "brkga", "heft"),
-    "placement_scheduling": ("brkga", "regal_local", "local_then_brkga", "windowed"),
+    "placement_scheduling": ("brkga", "regal_local", "windowed"),
 }
 MACHINES = ("gpu2", "cpu_gpu", "gpu4_pcie", "identical", "sequential_send", "accelerators6")
 NODES = ("dataset", "machine", "machine", "task", "cost", "algo", "budget", "seed", "split", "compare", "judge")
