@@ -97,12 +97,25 @@ def _with_purposes(line: str, width: int) -> list[str]:
 def for_each_job(words: Sequence[str]) -> list[str]:
     """The words of a sweep, where words that set a key inside a group (`algo.hops=2`) become a choice of one value.
     Hydra applies words without alternatives to the default options first, whatever jobs choose, and fails if the
-    default lacks the key."""
+    default lacks the key. The same of an experiment's own words for algorithms."""
+    own = {f"algo={name}" for word in words if word.startswith("experiment=") for name in _own_algos(word[11:])}
+    words = [_choice_of_one(word) if word in own else word for word in words]
     if not {"-m", "--multirun"} & {*words}:
         return list(words)
     groups = [path.name for path in CONF.iterdir() if path.is_dir() and path.name != "hydra"]
     inside = re.compile(rf"({'|'.join(groups)}|judge)\.[\w.]+=.+")
     return [_choice_of_one(word) if inside.fullmatch(word) else word for word in words]
+
+
+def _own_algos(experiment: str) -> set[str]:
+    """Names of `hydra.sweeper.algos` in the experiment's file and those that it extends."""
+    from omegaconf import OmegaConf
+
+    if experiment not in registry.options("experiment"):
+        return set()
+    node: Any = OmegaConf.load(registry.file_of("experiment", experiment))
+    bases = [base for base in node.get("defaults", []) if isinstance(base, str) and base != "_self_"]
+    return set(OmegaConf.select(node, "hydra.sweeper.algos") or ()).union(*map(_own_algos, bases))
 
 
 def _choice_of_one(word: str) -> str:

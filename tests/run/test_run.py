@@ -140,6 +140,13 @@ def test_words_inside_a_group_are_a_choice_of_one_in_sweeps() -> None:
     assert for_each_job(words[1:]) == words[1:]
 
 
+def test_an_experiments_own_algorithm_is_a_choice_of_one() -> None:
+    """Also of the experiment that it extends; other names stay, so that a typo is named."""
+    for name, known in (("regal_table1", True), ("regal_runtime", True), ("quick", False), ("nowhere", False)):
+        words = [f"experiment={name}", "algo=brkga_seeded"]
+        assert for_each_job(words) == [words[0], "algo=choice(brkga_seeded)" if known else words[1]]
+
+
 def test_the_encoder_is_named_where_something_reads_it(command: Command, tmp_path: Path) -> None:
     assert command("-m", "algo=local", "encoder=gin,gat", *SMALL)[0] == 0
     assert len(list(tmp_path.rglob("fusion-local-synthetic-*/rows.jsonl"))) == 1

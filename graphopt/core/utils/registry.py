@@ -36,19 +36,19 @@ def option(group: str, name: str) -> dict[str, Any]:
 
 def purpose(group: str, name: str) -> str:
     """The first sentence of the comment on top of an option's file, without its full stop; empty where it has none."""
-    lines = _file(group, name).read_text(encoding="utf-8").removeprefix("# @package _global_\n").splitlines()
+    lines = file_of(group, name).read_text(encoding="utf-8").removeprefix("# @package _global_\n").splitlines()
     comment = " ".join(line[2:] for line in takewhile(lambda line: line.startswith("# "), lines))
     return re.split(r"[.](?:\s|$)", comment, maxsplit=1)[0]
 
 
 def target(group: str, name: str) -> str | None:
     """The class that an option names; read from its line, where the file has one: yaml is slow to parse."""
-    line = re.search(r"^_target_: ([\w.]+)$", _file(group, name).read_text(encoding="utf-8"), re.MULTILINE)
+    line = re.search(r"^_target_: ([\w.]+)$", file_of(group, name).read_text(encoding="utf-8"), re.MULTILINE)
     found = line[1] if line else option(group, name).get("_target_")
     return None if found is None else str(found)
 
 
-def _file(group: str, name: str) -> Path:
+def file_of(group: str, name: str) -> Path:
     return next(path for folder in folders() if (path := folder / group / f"{name}.yaml").is_file())
 
 
