@@ -15,8 +15,7 @@ from graphopt.graphs.dataset import Dataset, Split
 @dataclass(frozen=True, kw_only=True)
 class Perturb:
     """Copies of every training graph, whose sizes are multiplied by log-normal factors; numbers are sigmas of their
-    logarithms. How far REGAL perturbs is unknown; the factors of kinds, which change the tensors that fill memory, are
-    ours.
+    logarithms. How far REGAL perturbs is unknown; the factors of kinds, which change the largest tensors, are ours.
 
     Shapes stay, so that a copy's bytes are no longer those of its shapes.
     """

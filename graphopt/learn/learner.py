@@ -82,8 +82,7 @@ class Learner(pl.LightningModule, Solver[Any]):
         return 0
 
     def made_for(self) -> dict[str, Any]:
-        """The parts of the problem that its weights depend on, plain values: a checkpoint must agree in them with its
-        run."""
+        """The parts of the problem that its weights depend on, plain values; those of a checkpoint must be equal."""
         return {"decisions": named_counts(self.task.heads)}
 
     def prepare_training(self, graphs: Sequence[Graph]) -> None:

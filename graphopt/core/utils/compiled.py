@@ -2,8 +2,7 @@
 believed; and how long compiling has taken.
 
 Compiling all functions of a first call of `optimize` takes far longer than computing with them. So a function runs as
-plain Python while its arguments are small, until that has taken a third of the time of compiling. Both give the same
-bits.
+plain Python while its arguments are small, until that took a third of the compiling time. Both give the same bits.
 
 Numba unpickles what lies in its cache folder and runs the machine code in it. Here every file ends with a digest of its
 content: one that is damaged is as good as not there, and is compiled and written again.

@@ -54,11 +54,9 @@ def preset_named(name: str | None) -> Preset:
 
 
 class Calibrated(CostModel):
-    """preset: name of a file of numbers that comes with graphopt, or `shipped` (`preset_named`); null: the machine's
-    own.
+    """preset: name of a file that comes with graphopt, or `shipped` (`preset_named`); null: the machine's own.
 
-    Knobs that change arithmetic, not the stored values, are accepted and cost nothing. Calls of libraries cost their
-    FLOP.
+    Knobs that change arithmetic, not the stored values, are accepted, at no cost. Calls of libraries cost their FLOP.
     """
 
     objective = "runtime"

@@ -9,8 +9,7 @@ from graphopt.report.tables.render import budget_label
 
 def verdict(found: Collected) -> str:
     """A sentence for each learned method, at its smallest budget above 0 at which others were run too, else at 0; the
-    best method where nothing is learned. The best method without learning is the one that is hardest to beat on
-    average."""
+    best method where nothing is learned. The best without learning is the one that is hardest to beat on average."""
     said = [text for setting, entries in found.by_setting().items() for text in _of(setting, entries)]
     return " ".join(said) or "No method was run beside another one, so nothing is compared."
 

@@ -41,8 +41,7 @@ def read_onnx(path: str | Path, *, family: str | None = None, dims: Mapping[str,
     """Reads a model. Unknown operators become opaque ops, with one warning per model that counts them.
 
     dims fixes open input dimensions by name (unnamed ones: `<input>_<axis>`). The family defaults to the file's name.
-    Raises GraphError for a file that is no model, or has open dimensions, a cycle, no op or an input that nothing
-    makes.
+    Raises GraphError for a file that is no model, or has open dimensions, a cycle, no op or an input without maker.
     """
     path, dims = Path(path), dict(dims or {})
     model = parse(path, external=False)
