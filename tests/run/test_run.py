@@ -125,19 +125,10 @@ def test_an_unknown_key_of_one_algorithm_is_a_failed_row(command: Command, tmp_p
 
 
 def test_words_inside_a_group_are_a_choice_of_one_in_sweeps() -> None:
-    words = [
-        "-m",
-        "algo=local,scan",
-        "algo.hops=2",
-        "algo.x=1,2",
-        "seed=0",
-        "dataset.ops=[1,2]",
-        "algo.y=[",
-        "+algo.z=1",
-    ]
+    words = ["-m", "algo=local,scan", "algo.hops=2", "algo.x=1,2", "seed=0", "dataset.ops=[1,2]", "algo.y=["]
     assert for_each_job(words) == ["-m", "algo=local,scan", "algo.hops=choice(2)", "algo.x=1,2", "seed=0",
-                                   "dataset.ops=choice([1,2])", "algo.y=[", "+algo.z=1"]  # fmt: skip
-    assert for_each_job(words[1:]) == words[1:]
+                                   "dataset.ops=choice([1,2])", "algo.y=["]  # fmt: skip
+    assert for_each_job(words[1:]) == words[1:] and for_each_job(["-m", "+algo.z=1"]) == ["-m", "+algo.z=1"]
 
 
 def test_an_experiments_own_algorithm_is_a_choice_of_one() -> None:
