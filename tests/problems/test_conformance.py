@@ -82,6 +82,8 @@ def make(algo: str, label: str, network: str = "graphsage", **changes: Any) -> O
     if "effort" in node and not isinstance(node["effort"], dict):
         # of solvers: a limit that does not depend on the clock, so that they are quick and repeat
         node |= {"effort": 0.05}
+    if algo == "brkga":  # with the local search before it; regal and gas are without
+        node |= {"local_evals": 20}
     if "episode" in node:  # short ones
         node |= {"episode": node["episode"] | {"horizon": 5}}
     around: dict[str, Any] = {"machine": machine(), "task": task_of(label), "cost": simulator(), "seed": 0}
