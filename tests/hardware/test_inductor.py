@@ -17,13 +17,20 @@ import graphopt
 from graphopt.core.compiler import Numerics
 from graphopt.core.errors import UserError
 from graphopt.graphs.readers.pytorch.capture import sources
-from graphopt.graphs.readers.pytorch.program_file import FxProgram, key_of, packed_program, unpacked_program
+from graphopt.graphs.readers.pytorch.program_file import (
+    FxProgram,
+    key_of,
+    packed_program,
+    save_program,
+    unpacked_program,
+)
 from graphopt.hardware.apply import allocator as allocating
 from graphopt.hardware.code_time import CodeTime
 from graphopt.hardware.costs.inductor import NOTHING, CompilerRequest
 from graphopt.hardware.inductor.captured import as_graph, capture_compiled
 from graphopt.hardware.inductor.lowering import digest_of
 from graphopt.hardware.measure.builds import Builds, Built
+from graphopt.hardware.measure.kinds import torch_kinds
 from graphopt.hardware.measure.service import Service
 from graphopt.hardware.measure.target import Failure
 from graphopt.report.apply import compile_backend
@@ -204,6 +211,24 @@ def test_what_is_decided_by_prediction_is_kept_where_it_is_faster_with_the_same_
     monkeypatch.setattr(compile_backend, "request_of", lambda *_: wanted)
     monkeypatch.setattr(Builds, "ask", lambda *of: answer if of[1] == "compare" else ask(*of))
     assert compile_backend.unmeasured(program, numerics) == (wanted if kept else NOTHING)
+
+
+def saturated(x: Tensor, y: Tensor, bias: Tensor) -> Tensor:
+    """Probabilities of large numbers are 0 and 1, whatever the order of their sum. The bias has no unit stride, so that
+    storing the sum with it lets the rest be vectorised."""
+    return torch.softmax(torch.bmm(x * 3e4, y) + bias, -1)
+
+
+def test_saturated_softmaxes_do_not_hide_other_bits(tmp_path: Path) -> None:
+    inputs = torch.randn(4, 32, 66), torch.randn(4, 66, 96), torch.randn(32, 96, 4).permute(2, 0, 1)
+    captured = capture_compiled(saturated, inputs)["inference"]
+    save_program(tmp_path / "drawn.json.gz", compile_backend._program(captured.gm, captured.phase))
+    asked = {"program": str(tmp_path / "drawn.json.gz"), "requests": {named(captured, "aten.add.Tensor"): "store"}}
+    default, stored = (
+        torch_kinds.payload_of({**asked, "requests": one, "knobs": {}}) for one in ({}, asked["requests"])
+    )
+    assert torch_kinds._bits(default, 1.0) == torch_kinds._bits(stored, 1.0)
+    assert not torch_kinds.compare_request({**asked, "knobs": {}})["equal"]
 
 
 def test_equal_is_to_the_bit_and_close_within_the_tolerance() -> None:
