@@ -189,6 +189,8 @@ def test_without_decisions_the_policy_decides_unmeasured(monkeypatch: pytest.Mon
     torch._dynamo.reset()
     usual, (default,) = run_and_get_code(lambda: torch.compile(corrected)(x, y, t))
     assert torch.equal(made, usual) and buffers(source) > buffers(default)
+    without_loops = torch.compile(lambda x: x.t(), backend=compile_backend.backend)
+    assert torch.equal(without_loops(x), x.t())
 
 
 COMPARED: list[tuple[Numerics, Built | Failure, bool]] = [

@@ -202,8 +202,8 @@ def unmeasured(program: FxProgram, numerics: Numerics) -> CompilerRequest:
     except GraphError as error:
         warnings.warn(f"nothing is decided about a {program.phase} graph: {error}", stacklevel=2)
         return NOTHING
-    request, ratio = request_of(problem.solution().plans, 0), problem.best_cost / problem.initial_cost
-    if request == NOTHING:
+    request = request_of(problem.solution().plans, 0)
+    if request == NOTHING:  # also where no loop runs, so that no time is predicted
         log.info("%s: as by default; no gain is predicted", program.phase)
         return NOTHING
     found = _compared(parts.cost.requests, graph, request, numerics)
@@ -211,7 +211,7 @@ def unmeasured(program: FxProgram, numerics: Numerics) -> CompilerRequest:
         log.info("%s: as by default; %s", program.phase, found)
         return NOTHING
     log.info("%s: %s; %.3f of the default's time, %.3f predicted", program.phase, "; ".join(changes_of(request)), found,
-             ratio)  # fmt: skip
+             problem.best_cost / problem.initial_cost)  # fmt: skip
     return request
 
 
