@@ -331,7 +331,7 @@ def replaced(program: Survey, chosen: Mapping[int, int]) -> Outputs:
 
 
 def _resolve(program: Survey, root: int, chosen: Mapping[int, int], image: dict[int, int]) -> None:
-    """The images of a root and of its replacement; earlier live ones have theirs. A root in its own replacement stays."""
+    """The images of a root and of its replacement; earlier ones have theirs. A root in its own replacement stays."""
     terms, here, stack, opened = program.terms, program.uses, [root], set[int]()
 
     def ready(term: int) -> bool:
