@@ -194,6 +194,7 @@ class Function(nn.Module):
     (Function(torch.unique), "NotImplementedError: the derivative for '_unique2' is not implemented."),
     (Function(lambda y: y[y > 0]), "its shapes depend on values; give a module whose shapes follow from its inputs'.*"),
     (Function(lambda y: y if y.sum() > 0 else -y), r"Unsupported: Data-dependent branching: .* \(line \d+ of .*\)"),
+    (Function(nn.LSTM(3, 3)), r"Unsupported: .* Set torch._dynamo.config.allow_rnn=True .* \(line \d+ of .*\)"),
 ])  # fmt: skip
 def test_what_torch_compile_refuses_is_one_sentence(module: nn.Module, why: str) -> None:
     with pytest.raises(GraphError, match=f"^net: the module cannot be traced: {why}$"):

@@ -23,7 +23,7 @@ from typing import Any, NamedTuple
 from torch import Tensor
 from torch._functorch import config as functorch_config
 from torch._inductor import compile_fx as inductor
-from torch._inductor import config
+from torch._inductor import config, list_mode_options
 from torch._inductor.graph import GraphLowering
 from torch._inductor.utils import get_donated_idxs
 from torch.fx import GraphModule
@@ -115,8 +115,7 @@ def decided(decisions: Mapping[str, CompilerRequest], carried: set[str] | None =
 
 
 def _program(gm: GraphModule, phase: Phase) -> FxProgram:
-    """A graph as lowering needs it. Its inputs are not known: numbers are drawn around zero, so that comparisons with
-    it follow no pattern."""
+    """A graph as lowering needs it. Its inputs are not known: numbers are drawn around zero, without a pattern."""
     given = [node.meta["val"] for node in gm.graph.find_nodes(op="placeholder")]
     kinds = [str(tensor.dtype).removeprefix("torch.") for tensor in given]
     specs = [InputSpec(tuple(t.shape), tuple(t.stride()), kind, "normal" if t.is_floating_point() else "uniform")
@@ -155,11 +154,13 @@ def structure_of(gm: GraphModule, phase: Phase) -> tuple[str, tuple[str, ...]]:
     return sha256(json.dumps([phase, made]).encode()).hexdigest()[:24], tuple(node.name for node in nodes)
 
 
-def backend(gm: GraphModule, example_inputs: Sequence[Any], *, options: Mapping[str, Any] | None = None) -> Any:
+def backend(gm: GraphModule, example_inputs: Sequence[Any], *, mode: str | None = None,
+            options: Mapping[str, Any] | None = None) -> Any:  # fmt: skip
     """The entry point of `torch.compile(backend="graphopt")`. options: `decisions`, a folder of decision files; without
     it `algo=compiler_policy` decides by predicted times (`unmeasured`), and `numerics` is `equal` (the same bits) or
-    `close`. `allocator`: `keep` where malloc is to keep freed memory in this process. The others are Inductor's own."""
-    given = dict(options or {})
+    `close`. `allocator`: `keep` where malloc is to keep freed memory in this process. The others, and mode, are
+    Inductor's own; comparisons with the default are made without these."""
+    given = {**list_mode_options(mode or "default"), **(options or {})}
     use_allocator(given.pop("allocator", "user"))
     if "decisions" in given:
         programs = decisions_in(given.pop("decisions"))
@@ -187,8 +188,7 @@ def _decider(numerics: Numerics) -> Parts:
 
 def unmeasured(program: FxProgram, numerics: Numerics) -> CompilerRequest:
     """The answer of `algo=compiler_policy` with a budget of 0, or no request. It is kept where it is faster than the
-    default when both run for a moment, and gives bits that `numerics` allows. Raises UserError for other words
-    there."""
+    default when both run for a moment, and gives bits that `numerics` allows. Other words raise UserError."""
     if program.device != "cpu":
         warnings.warn(f"nothing is decided about a graph ({program.phase}) on a GPU: what predicts times knows code "
                       "for CPUs only; measure with cost=inductor and give decisions", stacklevel=2)  # fmt: skip

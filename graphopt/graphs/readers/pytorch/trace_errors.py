@@ -61,7 +61,7 @@ _BACKEND = re.compile(r"raised:\n(\w+): (.*?)(?:\n|$)")  # the exception behind 
 
 
 def _of_dynamo(error: BaseException) -> tuple[str, str, str]:
-    """Kind, message and place of an error of torch.compile: those of the one that it speaks of, without advice."""
+    """Kind, message and place of an error of torch.compile: those of the one that it speaks of; a setting to change."""
     text, _, code = str(error).partition("\nfrom user code:")
     own = [frame for frame in _FRAME.findall(code) if _is_of_the_user(frame[0])]
     place = f" (line {own[-1][1]} of {own[-1][0]}, in {own[-1][2]})" if own else _place(error)
@@ -69,7 +69,9 @@ def _of_dynamo(error: BaseException) -> tuple[str, str, str]:
         return fake[1], fake[3], place
     if (inner := _BACKEND.search(text)) is not None:
         return inner[1], inner[2], place
-    return type(error).__name__, text.partition("\n  Hint:")[0].replace("\n  Explanation:", ":"), place
+    said, *hints = text.split("\n  Hint: ")
+    setting = next((f" {hint.partition(chr(10))[0]}" for hint in hints if hint.startswith("Set torch.")), "")
+    return type(error).__name__, said.replace("\n  Explanation:", ":") + setting, place
 
 
 def _culprit(error: BaseException) -> str:
