@@ -36,7 +36,8 @@ COMPILED = ("contests", "core", "costs", "hardware", "problems", "rewrite", "sea
 
 def cache_dir() -> Path:
     """Where compiled kernels and captured graphs are kept: $GRAPHOPT_CACHE, else ~/.cache/graphopt."""
-    return Path(os.environ.get("GRAPHOPT_CACHE") or Path.home() / ".cache" / "graphopt")
+    home = os.path.expanduser("~")  # of a user without a home "~" again; nothing is kept then
+    return Path(os.environ.get("GRAPHOPT_CACHE") or Path("/" if home == "~" else home, ".cache", "graphopt"))
 
 
 def _numba_cache() -> str:

@@ -7,6 +7,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from graphopt import cache_dir
+
 LONGEST = 1200  # characters of a sentence: names in files may be of any length
 
 
@@ -81,10 +83,9 @@ def writing(path: Path | str) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise UserError(
-            f"cannot write {path}: {error.strerror or error}; make room or choose another place with output_dir=..., "
-            "then run the same command again: finished rows are kept"
-        ) from error
+        by = "the environment variable GRAPHOPT_CACHE" if cache_dir() in Path(path).parents else "output_dir=..."
+        raise UserError(f"cannot write {path}: {error.strerror or error}; make room or choose another place with {by}, "
+                        "then run the same command again: finished rows are kept") from error  # fmt: skip
 
 
 PACKAGE = str(Path(__file__).resolve().parents[1])

@@ -3,13 +3,13 @@
 import hashlib
 import json
 import logging
-import os
 from collections.abc import Callable, Mapping
 from functools import lru_cache
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+from graphopt import cache_dir as usual_folder
 from graphopt.core.graph import Graph, GraphError
 from graphopt.graphs.readers.formats.graph_files import load_graph, save_graph
 
@@ -25,8 +25,7 @@ class GraphCache:
     """A folder of graphs: `cache_dir`, else $GRAPHOPT_CACHE, else ~/.cache/graphopt."""
 
     def __init__(self, cache_dir: str | None) -> None:
-        chosen = cache_dir or os.environ.get("GRAPHOPT_CACHE") or "~/.cache/graphopt"
-        self.folder = Path(chosen).expanduser()
+        self.folder = Path(cache_dir).expanduser() if cache_dir else usual_folder()
 
     def path(self, name: str, request: Mapping[str, Any]) -> Path:
         """The file of a request (plain JSON values)."""

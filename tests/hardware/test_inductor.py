@@ -215,6 +215,19 @@ def test_what_is_decided_by_prediction_is_kept_where_it_is_faster_with_the_same_
     assert compile_backend.unmeasured(program, numerics) == (wanted if kept else NOTHING)
 
 
+def test_a_cache_that_cannot_be_written_leaves_a_graph_as_by_default(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("GRAPHOPT_CACHE", str(tmp_path / "file" / "cache"))
+    program = capture_compiled(torch.sin, (torch.rand(3, 5),))["inference"]
+    with pytest.warns(match="nothing is decided about a graph .inference.: cannot write .* variable GRAPHOPT_CACHE"):
+        assert compile_backend.unmeasured(program, "equal") == NOTHING
+    monkeypatch.delenv("GRAPHOPT_CACHE")
+    monkeypatch.setattr("os.path.expanduser", lambda path: path)  # a user without a home
+    assert graphopt.cache_dir() == Path("/.cache/graphopt")
+
+
 def saturated(x: Tensor, y: Tensor, bias: Tensor) -> Tensor:
     """Probabilities of large numbers are 0 and 1, whatever the order of their sum. The bias has no unit stride, so that
     storing the sum with it lets the rest be vectorised."""

@@ -168,7 +168,12 @@ def _keep(dispatcher: Any, function: Callable[..., Any]) -> None:
     try:
         dispatcher._cache = _Cache(function)
     except RuntimeError:  # no folder that can be written
-        warnings.warn("compiled code cannot be kept; set GRAPHOPT_CACHE to a folder that can be written", stacklevel=4)
+        _warn_that_nothing_is_kept()
+
+
+@cache
+def _warn_that_nothing_is_kept() -> None:
+    warnings.warn("compiled code cannot be kept; set GRAPHOPT_CACHE to a folder that can be written", stacklevel=1)
 
 
 class _Cache(FunctionCache):

@@ -199,14 +199,14 @@ def unmeasured(program: FxProgram, numerics: Numerics) -> CompilerRequest:
         graph = as_graph(program, name=program.phase, family="compiled")
         graph = replace(graph, program=packed_program(program))
         problem, _ = solve(parts.algo, graph, parts.task, parts.cost, evals=0)
-    except GraphError as error:
-        warnings.warn(f"nothing is decided about a {program.phase} graph: {error}", stacklevel=2)
+        request = request_of(problem.solution().plans, 0)
+        if request == NOTHING:  # also where no loop runs, so that no time is predicted
+            log.info("%s: as by default; no gain is predicted", program.phase)
+            return NOTHING
+        found = _compared(parts.cost.requests, graph, request, numerics)
+    except (GraphError, UserError) as error:  # also a cache that cannot be written
+        warnings.warn(f"nothing is decided about a graph ({program.phase}): {error}", stacklevel=2)
         return NOTHING
-    request = request_of(problem.solution().plans, 0)
-    if request == NOTHING:  # also where no loop runs, so that no time is predicted
-        log.info("%s: as by default; no gain is predicted", program.phase)
-        return NOTHING
-    found = _compared(parts.cost.requests, graph, request, numerics)
     if isinstance(found, str):
         log.info("%s: as by default; %s", program.phase, found)
         return NOTHING
