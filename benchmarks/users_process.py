@@ -3,9 +3,10 @@
 `python benchmarks/users_process.py results/hardware_unseen benchmarks/unseen_programs.py --algo compiler_policy`
 
 A step is the forward pass and, where something is learned, the backward pass, as `torch.compile` makes them. Each
-process compiles one program, by itself or with the answers carried out, and times its steps, one thread. The two take
-turns. claimed: summed over the program's graphs, the time that the study's judge measured over the default's. steps:
-the time of a step over the default's. faults: page faults of a step.
+process compiles one program, by itself or with the answers carried out, and times its steps: its processor time with
+one thread, the clock with several (`--threads`, on an idle machine). The two take turns. claimed: summed over the
+program's graphs, the time that the study's judge measured over the default's. steps: the time of a step over the
+default's. faults: page faults of a step.
 """
 
 import argparse
@@ -47,12 +48,13 @@ def rows_of(study: Path, algo: str, evals: int) -> dict[str, list[Row]]:
     return found
 
 
-def run(source: Path, program: str, rows: list[Row]) -> None:
+def run(source: Path, program: str, rows: list[Row], threads: int) -> None:
     """In a process of its own: prints the page faults and the seconds of a step, and how many answers were carried
     out."""
     warnings.simplefilter("ignore")
-    torch.set_num_threads(1)
+    torch.set_num_threads(threads)
     torch.manual_seed(0)
+    clock = time.thread_time if threads == 1 else time.perf_counter
     answers = [Answer.load(decision_of(row)) for row in rows]
     programs = [unpacked_program(answer.graph.program, program) for answer in answers if answer.graph.program]
     requests = {key_of(p.gm, p.phase): request_of(a.plan, 0) for p, a in zip(programs, answers, strict=True)}
@@ -71,11 +73,11 @@ def run(source: Path, program: str, rows: list[Row]) -> None:
             tensor.grad = None
 
     def timed(runs: int) -> tuple[float, float]:
-        faults, start = resource.getrusage(resource.RUSAGE_SELF).ru_minflt, time.thread_time()
+        faults, start = resource.getrusage(resource.RUSAGE_SELF).ru_minflt, clock()
         for _ in range(runs):
             step()
         more = resource.getrusage(resource.RUSAGE_SELF).ru_minflt - faults
-        return more / runs, (time.thread_time() - start) / runs
+        return more / runs, (clock() - start) / runs
 
     timed(WARM_UP)
     runs = max(1, round(BLOCK_SECONDS / timed(2)[1]))
@@ -86,8 +88,9 @@ def compared(args: argparse.Namespace, program: str, rows: list[Row]) -> tuple[f
     """(claimed, of steps); prints a line."""
     found: dict[bool, list[list[float]]] = {False: [], True: []}
     for turn in range(2 * args.processes):
-        words = [sys.executable, __file__, str(args.study), str(args.source), "--algo", args.algo, "--evals",
-                 str(args.evals), "--run", program, *(["--answers"] if turn % 2 else [])]  # fmt: skip
+        words = [sys.executable, __file__, str(args.study), str(args.source), "--algo", args.algo,
+                 "--evals", str(args.evals), "--threads", str(args.threads), "--run", program,
+                 *(["--answers"] if turn % 2 else [])]  # fmt: skip
         done = subprocess.run(words, capture_output=True, text=True)
         if done.returncode:
             sys.exit(f"{program}: {done.stderr[-1000:]}")
@@ -109,12 +112,13 @@ if __name__ == "__main__":
     parser.add_argument("--evals", type=int, default=24)
     parser.add_argument("--only", nargs="*", default=[], metavar="PROGRAM", help="these programs")
     parser.add_argument("--processes", type=int, default=3, help="of each kind, for each program")
+    parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--run", metavar="PROGRAM", help=argparse.SUPPRESS)
     parser.add_argument("--answers", action="store_true", help=argparse.SUPPRESS)
     args = parser.parse_args()
     programs = rows_of(args.study, args.algo, args.evals)
     if args.run:
-        run(args.source, args.run, programs[args.run] if args.answers else [])
+        run(args.source, args.run, programs[args.run] if args.answers else [], args.threads)
         sys.exit()
     print("| program | default ms | claimed | steps | faults, default | with answers | carried out |")
     print("|---|---:|---:|---:|---:|---:|---:|")

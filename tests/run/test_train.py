@@ -160,6 +160,21 @@ def test_without_validation_graphs_the_last_state_is_used(train: Callable[..., A
     assert {file.parent.name for file in cell.path.rglob("*.ckpt")} == {"ckpt"}  # Lightning writes none of its own
 
 
+@pytest.mark.parametrize("break_at", [-1, 4], ids=["at once", "gone on with"])
+def test_the_best_weights_are_kept_in_a_folder_of_relative_path(
+    train: Callable[..., Any], monkeypatch: pytest.MonkeyPatch, tmp_path: Path, break_at: int
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(parts_of.Learns, "validation_metric", lambda it, _: [1.0, 1.0, 2.0, 1.5][it.train_steps // 3])
+    here: dict[str, Any] = {"config": {"output_dir": "outputs"}, "steps": 9, "val_every": 3, "save_every": 1}
+    if break_at > 0:
+        with pytest.raises(KeyboardInterrupt):
+            train(break_at=break_at, **here)
+    _, cell = train(**here)
+    assert not cell.path.is_absolute()
+    assert checkpoint.load(cell.path / "ckpt" / "best.ckpt")["global_step"] == 6
+
+
 def test_training_begins_with_the_weights_of_another(train: Callable[..., Any]) -> None:
     """Steps are counted anew; what does not fit is refused before the first one."""
     first, cell = train("first", steps=10)

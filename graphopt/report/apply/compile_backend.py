@@ -35,7 +35,7 @@ from graphopt.core.errors import UserError
 from graphopt.core.graph import Graph, GraphError
 from graphopt.graphs.readers.pytorch.program_file import FxProgram, Phase, key_of, packed_program, unpacked_program
 from graphopt.graphs.readers.pytorch.program_inputs import InputSpec
-from graphopt.hardware.apply.allocator import use_allocator
+from graphopt.hardware.apply.allocator import free_a_large_block, use_allocator
 from graphopt.hardware.code_time import CodeTime
 from graphopt.hardware.costs.calibrated import preset_named
 from graphopt.hardware.costs.inductor import NOTHING, GeneratedCode
@@ -97,6 +97,7 @@ def decided(decisions: Mapping[str, CompilerRequest], carried: set[str] | None =
             def lowering(gm: GraphModule, **given: Any) -> GraphLowering:
                 request = request_for(gm, phase_of(settings))
                 if request != NOTHING:
+                    free_a_large_block()
                     words = {name: Request(word) for name, word in request.requests.items()}
                     stack.enter_context(config.patch(options_of(request.knobs)))
                     stack.enter_context(carried_out(Requests(words)))

@@ -162,7 +162,7 @@ def callbacks_for(
     learner: Learner, schedule: TrainerSettings, folder: Path, about: dict[str, Any], *, validates: bool
 ) -> list[Callback]:
     """Lightning's for the best checkpoint and for stopping early; the user's; ours, which Lightning lacks."""
-    monitor = f"val/{learner.metric}"
+    monitor, folder = f"val/{learner.metric}", folder.resolve()  # by another path Lightning removes the best
     best = ModelCheckpoint(
         folder, "best", monitor=monitor, mode="max", save_top_k=1, enable_version_counter=False, save_last=False
     )
