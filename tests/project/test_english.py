@@ -19,7 +19,7 @@ MOST = {  # sentences that are too long, by page; others have none
     "results/laf.md": 26,
     "results/measured.md": 3,
     "results/placement.md": 25,
-    "results/regal.md": 33,
+    "results/regal.md": 32,
     "results/rewriting.md": 6,
     "results/xrlflow.md": 7,
 }
