@@ -112,7 +112,7 @@ if __name__ == "__main__":
     parser.add_argument("--evals", type=int, default=24)
     parser.add_argument("--only", nargs="*", default=[], metavar="PROGRAM", help="these programs")
     parser.add_argument("--processes", type=int, default=3, help="of each kind, for each program")
-    parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--threads", type=int, default=1, help="of each process")
     parser.add_argument("--run", metavar="PROGRAM", help=argparse.SUPPRESS)
     parser.add_argument("--answers", action="store_true", help=argparse.SUPPRESS)
     args = parser.parse_args()

@@ -36,8 +36,8 @@ COMPILED = ("contests", "core", "costs", "hardware", "problems", "rewrite", "sea
 
 def cache_dir() -> Path:
     """Where compiled kernels and captured graphs are kept: $GRAPHOPT_CACHE, else ~/.cache/graphopt."""
-    home = os.path.expanduser("~")  # of a user without a home "~" again; nothing is kept then
-    return Path(os.environ.get("GRAPHOPT_CACHE") or Path("/" if home == "~" else home, ".cache", "graphopt"))
+    named = os.environ.get("GRAPHOPT_CACHE") or "~/.cache/graphopt"
+    return Path(os.path.expanduser(named).removeprefix("~"))  # "~" stays where a user has no home: nothing is kept then
 
 
 def _numba_cache() -> str:

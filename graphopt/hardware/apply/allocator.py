@@ -13,8 +13,8 @@ LARGEST = (32 << 20) - 8192  # bytes of the largest block that moves thresholds 
 
 def free_a_large_block() -> None:
     """Without touching its memory. From then on malloc keeps up to 64 MB, as in any process that has freed a large
-    block (mallopt(3), M_MMAP_THRESHOLD). Before that a program's luck with the heap decides whether its results cost
-    page faults in every run."""
+    block (mallopt(3), M_MMAP_THRESHOLD). Otherwise results that are freed at the end of the heap can cost page faults
+    in every run."""
     torch.empty(LARGEST, dtype=torch.uint8)
 
 

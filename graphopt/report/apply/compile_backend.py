@@ -189,7 +189,7 @@ def _decider(numerics: Numerics) -> Parts:
 
 def unmeasured(program: FxProgram, numerics: Numerics) -> CompilerRequest:
     """The answer of `algo=compiler_policy` with a budget of 0, or no request. It is kept where it is faster than the
-    default when both run for a moment, and gives bits that `numerics` allows. Other words raise UserError."""
+    default when both run for a moment, and gives bits that `numerics` allows. Others raise UserError."""
     if program.device != "cpu":
         warnings.warn(f"nothing is decided about a graph ({program.phase}) on a GPU: what predicts times knows code "
                       "for CPUs only; measure with cost=inductor and give decisions", stacklevel=2)  # fmt: skip

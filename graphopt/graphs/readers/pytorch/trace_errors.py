@@ -61,7 +61,7 @@ _BACKEND = re.compile(r"raised:\n(\w+): (.*?)(?:\n|$)")  # the exception behind 
 
 
 def _of_dynamo(error: BaseException) -> tuple[str, str, str]:
-    """Kind, message and place of an error of torch.compile: those of the one that it speaks of; a setting to change."""
+    """Kind, message and place of an error of torch.compile: or of the error behind it, with an advised setting."""
     text, _, code = str(error).partition("\nfrom user code:")
     own = [frame for frame in _FRAME.findall(code) if _is_of_the_user(frame[0])]
     place = f" (line {own[-1][1]} of {own[-1][0]}, in {own[-1][2]})" if own else _place(error)
