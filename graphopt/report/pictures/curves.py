@@ -240,7 +240,7 @@ def _bar_panel(axes: Axes, method: str, part: Sequence[Entry], groups: Sequence[
     axes.barh(rows, [middle - 1 for _, middle, _ in spans], left=1, height=0.68, color=lighten(colour, 0.25))
     axes.hlines(rows, [low for low, _, _ in spans], [high for _, _, high in spans], color=INK, lw=0.9)
     axes.axvline(1, color=INK, lw=0.8)
-    axes.set_title(method, fontsize=9, color=colour, pad=16)
+    axes.set_title(method, fontsize=min(9.0, 180 / len(method)), color=colour, pad=16)
     _subtitle(axes, f"{budget_label(part[0].budget)} evaluations, mean {_range(part)[1]:.3f}")
     axes.xaxis.set_major_locator(MaxNLocator(4, steps=[1, 2, 5, 10]))
     axes.tick_params(axis="x", labelsize=7.5)
