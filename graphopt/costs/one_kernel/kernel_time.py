@@ -319,11 +319,11 @@ def runtime_on_one_device(f: Fusible, inline: NDArray[np.bool_], device: Any, w:
     return total
 
 
-def kernel_table(graph: Graph, inline: Bool, device: Device) -> tuple[I64, F64]:
-    """(stored op [R], columns [R, F]) of the kernels that teach: those without an op that is held out. inline: [N]
-    flags of a legal plan."""
+def kernel_table(graph: Graph, inline: Bool, device: Device, *, all_kernels: bool = False) -> tuple[I64, F64]:
+    """(stored op [R], columns [R, F]) of all kernels, or of those that teach: without an op that is held out. inline:
+    [N] flags of a legal plan."""
     root, x, teaches = _table(fusible(graph), inline, graph.train_mask, device_constants([device])[0], workspace(graph))
-    return root[teaches], x[teaches]
+    return (root, x) if all_kernels else (root[teaches], x[teaches])
 
 
 @njit(cache=True, nogil=True)

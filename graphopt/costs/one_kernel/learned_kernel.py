@@ -10,6 +10,7 @@ Shape legend: F columns of a kernel, H hidden units, R kernels.
 """
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -109,3 +110,9 @@ def _log(value: float) -> float:
 def as_numbers(weights: list[NDArray[np.floating[Any]]]) -> tuple[float, ...]:
     """The fields of a `Device` from the weights and biases of three layers, [H, F], [H], [H, H], [H], [1, H], [1]."""
     return tuple(np.concatenate([part.ravel() for part in weights]).astype(np.float64).tolist())
+
+
+def from_numbers(numbers: Sequence[float]) -> tuple[F64, F64, F64, F64, F64, F64]:
+    """The weights and biases of three layers, [H, F], [H], [H, H], [H], [H], [1], from the fields of a `Device`."""
+    parts = np.split(np.array(numbers), np.cumsum(SIZES)[:-1])
+    return parts[0].reshape(HIDDEN, -1), parts[1], parts[2].reshape(HIDDEN, -1), parts[3], parts[4], parts[5]

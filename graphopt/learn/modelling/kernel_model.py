@@ -10,6 +10,7 @@ predicts the time                          | predicts a correction of a plain ro
 simulated annealing on the model           | motif scan on the model
 kernels of programs and their fusions      | of the default, rules and random changes of these, timed by the cost model
 kernels on one device                      | `run_model`: also runs on several devices, by the event simulation
+the model stays as it was trained          | its last layer is fitted to the prices of the budget (`LastLayer`)
 
 Links and rules are known exactly to `run_model` where prices are the simulator's, which on hardware they are not
 (docs/papers.md). One network serves every task and number of devices.
@@ -19,7 +20,7 @@ Shape legend: N ops, R kernels, F columns, K keys.
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 import torch
@@ -34,7 +35,7 @@ from graphopt.core.plan import Decision, Role
 from graphopt.core.utils.marks import Count, NotNegative, Positive, Whole
 from graphopt.core.utils.terminal import Bar
 from graphopt.costs.one_kernel.kernel_time import kernel_table
-from graphopt.costs.one_kernel.learned_kernel import COLUMNS, HIDDEN, SCALE, as_numbers
+from graphopt.costs.one_kernel.learned_kernel import COLUMNS, HIDDEN, SCALE, as_numbers, from_numbers
 from graphopt.costs.simulator import Simulator
 from graphopt.learn.learner import Learner, inference
 from graphopt.problems.assignment import AssignProblem, AssignTask, Pricing
@@ -60,7 +61,11 @@ class Kernels:
 
 
 class KernelModel(Learner):
-    """yaml: conf/algo/kernel_model.yaml."""
+    """yaml: conf/algo/kernel_model.yaml.
+
+    fit: whether the last layer learns from the prices of a budget as well. Untrained, all that it knows is a plain
+    roofline and these prices.
+    """
 
     needs_roles = frozenset({Role.FUSION})
     knows_roles = frozenset({Role.FUSION})
@@ -68,9 +73,9 @@ class KernelModel(Learner):
     objectives = frozenset[Objective]({"runtime"})
 
     def __init__(self, *, name: str, task: AssignTask, cost: CostModel, seed: int, plans: Count, rate: NotNegative,
-                 depth: Whole, modelled: Count) -> None:  # fmt: skip
+                 depth: Whole, modelled: Count, fit: bool) -> None:  # fmt: skip
         super().__init__(name=name, task=task, cost=cost, seed=seed)
-        self.plans, self.rate, self.depth, self.modelled = plans, rate, depth, modelled
+        self.plans, self.rate, self.depth, self.modelled, self.fit = plans, rate, depth, modelled, fit
         self.timed = task  # whose plans are timed
         correction = nn.Linear(HIDDEN, 1)
         nn.init.zeros_(correction.weight)  # a plain roofline before training
@@ -142,7 +147,8 @@ class KernelModel(Learner):
     # ---- answering
 
     def solve(self, problem: AssignProblem) -> None:
-        search_by_model(problem, self.machine, depth=self.depth, modelled=self.modelled)
+        fitted = LastLayer(problem, self.machine) if self.fit else None
+        search_by_model(problem, self.machine, depth=self.depth, modelled=self.modelled, fitted=fitted)
 
     @property
     def machine(self) -> Machine:
@@ -158,6 +164,79 @@ class KernelModel(Learner):
     def _sheet(self) -> Device:
         """The first device as its data sheet has it."""
         return plain_roofline(self.task.machine.devices[0])
+
+
+SPREAD = 0.5  # standard deviation of the last layer's weights around those of training
+MISFIT = 0.03  # of a kernel's time: the model's own error, independent from kernel to kernel
+STEPS = 3  # of Gauss-Newton in each fit
+FURTHEST = 1.0  # that a weight moves in each
+
+
+class PriceDifference(NamedTuple):
+    """Kernels that one of two plans has and the other has not, and by how much the prices differ. hidden: [R, H + 1]
+    what the last layer reads, and 1. roofline: [R] logarithm of the plain roofline over a launch. sign: [R] 1 or -1."""
+
+    hidden: F64
+    roofline: F64
+    sign: F64
+    seconds: float
+
+
+class LastLayer:
+    """The network's last layer, fitted to the prices of one graph's plans by Bayesian linear regression.
+
+    A price is a sum of kernel times, and kernels that two plans share cancel in the difference of their prices. So each
+    evaluation teaches the difference to the best one before it. After Snoek et al., "Scalable Bayesian Optimization
+    Using Deep Neural Networks" (ICML 2015), who fit the last layer to the values of their search as well.
+    """
+
+    def __init__(self, problem: AssignProblem, machine: Machine) -> None:
+        self._problem, self._machine, self._device = problem, machine, machine.devices[0]
+        self._first, self._bias, self._second, self._bias_2, out, bias = from_numbers(self._device.numbers)
+        self._trained = np.append(out, bias)
+        self._weights, self._seen = self._trained, list[PriceDifference]()
+        default = problem.task.canonical(problem.graph, problem.task.initial(problem.graph))
+        self._best, self._cost = self._kernels(default), problem.initial_cost
+
+    def _kernels(self, decision: Decision) -> F64:
+        """[N, F] the columns of each op's kernel, 0 where there is none."""
+        graph = self._problem.graph
+        inline = self._problem.task.realise(graph, decision[None]).inline[0]
+        columns = np.zeros((graph.num_ops, len(COLUMNS)))
+        columns[~inline] = kernel_table(graph, inline, self._device, all_kernels=True)[1]
+        return columns
+
+    def saw(self, decision: Decision, cost: float) -> None:
+        """A decision, legal, has this price."""
+        kernels, seconds = self._kernels(decision), cost - self._cost
+        differ = (kernels != self._best).any(1)
+        x, sign = np.concatenate([kernels[differ], self._best[differ]]), np.repeat([1.0, -1.0], differ.sum())
+        x, sign = x[x.any(1)], sign[x.any(1)]
+        if len(x) and np.isfinite(seconds):
+            hidden = np.maximum(0.0, np.maximum(0.0, x @ self._first.T + self._bias) @ self._second.T + self._bias_2)
+            read = np.concatenate([hidden, np.ones((len(x), 1))], 1)
+            self._seen.append(PriceDifference(read, x[:, 0] / SCALE, sign, seconds))
+        if seconds < 0:
+            self._best, self._cost = kernels, cost
+
+    def machine(self) -> Machine:
+        """The machine with the fitted model as its first device."""
+        prior = np.eye(len(self._trained)) / SPREAD**2
+        for _ in range(STEPS if self._seen else 0):
+            precision, right = prior.copy(), prior @ self._trained
+            for seen in self._seen:
+                seconds = self._device.launch * np.exp(
+                    np.clip(seen.roofline + seen.hidden @ self._weights, -20.0, 20.0)
+                )
+                slope = (seen.sign * seconds) @ seen.hidden
+                variance = MISFIT**2 * (seconds**2).sum()
+                rest = seen.seconds - seen.sign @ seconds + slope @ self._weights
+                precision += np.outer(slope, slope) / variance
+                right += slope * rest / variance
+            step = np.linalg.solve(precision, right) - self._weights
+            self._weights = self._weights + step.clip(-FURTHEST, FURTHEST)
+        layers = (self._first, self._bias, self._second, self._bias_2, self._weights[:-1], self._weights[-1:])
+        return modelled_by(self._machine, replace(self._device, numbers=as_numbers(list(layers))))
 
 
 class RunModel(KernelModel):
@@ -178,7 +257,7 @@ class RunModel(KernelModel):
     def __init__(self, *, name: str, task: AssignTask, cost: CostModel, seed: int, plans: Count, rate: NotNegative,
                  modelled: Count, caution: Positive, search: JointSearch) -> None:  # fmt: skip
         super().__init__(name=name, task=task, cost=cost, seed=seed, plans=plans, rate=rate, depth=search.depth,
-                         modelled=modelled)  # fmt: skip
+                         modelled=modelled, fit=False)  # fmt: skip
         self.search, self.caution = search, caution
         if not isinstance(task, Fusion):
             limits = task.fusion_limits if isinstance(task, DeviceTask) else USUAL

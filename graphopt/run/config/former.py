@@ -81,6 +81,7 @@ ADDED: dict[str, dict[str, Any]] = {
     "graphopt.hardware.costs.whole_program.Profiled": {"runtime": "torch"},
     "graphopt.hardware.search.compiler_policy.CompilerPolicy": {"sure": 0.04, "code": True},
     "graphopt.hardware.costs.inductor.GeneratedCode": {"preset": "shipped"},
+    "graphopt.learn.modelling.kernel_model.KernelModel": {"fit": False},
     "graphopt.learn.go.GO": {"guided": True, "placing": None},
     "graphopt.learn.regal.REGAL": {"actions": "graph"},
     "graphopt.learn.rewriters.xrlflow.XRLflow": {"totals": True, "sampled": False, "encoded": False},

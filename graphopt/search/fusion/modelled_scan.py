@@ -11,7 +11,8 @@ helps any more, several near each other may; a model that costs no evaluation fi
 changes that a forced one ejects.
 
 With a budget, from the best so far it evaluates whole classes of alike ops and compound moves. Moves with the largest
-expected improvement come first. Then come moves that begin with ops drawn at random.
+expected improvement come first. Then come moves that begin with ops drawn at random. A model that learns from prices
+(`Fitted`) is asked anew before each round of these moves, and its answer is evaluated first.
 
 Shape legend: N ops, F forced ops, C ops that change.
 """
@@ -22,7 +23,7 @@ from dataclasses import replace
 from heapq import heappop, heappush
 from itertools import islice, product
 from math import erf, exp, pi, sqrt
-from typing import Annotated, ClassVar, Literal, NamedTuple
+from typing import Annotated, ClassVar, Literal, NamedTuple, Protocol
 
 import numpy as np
 
@@ -195,39 +196,85 @@ class CompoundMoves:
         return Compound(ops, state.cost - self._state.cost, float(touched)) if len(ops) else None
 
 
-LOOKED_AT = 20  # moves for each evaluation that is left, of which the model is asked at first
+class Fitted(Protocol):
+    """A model of kernels that learns from the prices of one graph's decisions."""
+
+    def saw(self, decision: Decision, cost: float) -> None:
+        """A decision, legal, has this price."""
+
+    def machine(self) -> Machine:
+        """With the model, as it is now, as first device."""
+
+
+LOOKED_AT = 20  # moves for each evaluation of a round, of which the model is asked at first
+ROUND = 8  # evaluations at least between two fits of a model
+SHARE = 4  # a round has this part of all evaluations so far, if that is more
 SPREAD = 60  # ops that changed, from which all moves are looked at again
 DRAWN = (2, 3)  # ops that a random move begins with
+ANEW = 1000  # moves by a model that has been fitted, at most
 GIVE_UP = 1000  # random moves after one another that give nothing new
 
 
-def walk_by_model(problem: AssignProblem, moves: CompoundMoves, depth: int) -> None:
-    """Until the budget ends, or nothing new is found. depth: hops over which ops of a class have to look alike."""
-    walk = ModelledWalk(problem, moves)
-    walk.expect_classes(depth)
-    walk.expect(moves.promising(LOOKED_AT * problem.remaining))
-    failed = 0
-    while problem.open and failed < GIVE_UP:
-        candidate = walk.expected()
-        candidate = walk.drawn() if candidate is None else candidate
-        failed = 0 if candidate is not None and walk.try_decision(candidate) else failed + 1
+def walk_by_model(problem: AssignProblem, moves: CompoundMoves, depth: int, fitted: Fitted | None = None) -> None:
+    """Rounds of evaluations, until the budget ends or nothing new is found. depth: hops over which ops of a class have
+    to look alike. Without a model that is fitted there is one round."""
+    walk = ModelledWalk(problem, moves, fitted)
+    going_on = True
+    while problem.open and going_on:
+        while fitted and problem.open and walk.improves(walk.asked_anew()):
+            pass  # the model learns from each of its answers
+        going_on = walk.run(max(ROUND, problem.evals // SHARE) if fitted else problem.remaining, depth)
 
 
 class ModelledWalk:
     """The best decision so far, and the moves from it that wait for an evaluation."""
 
-    def __init__(self, problem: AssignProblem, moves: CompoundMoves) -> None:
-        self._problem, self._moves = problem, moves
+    def __init__(self, problem: AssignProblem, moves: CompoundMoves, fitted: Fitted | None = None) -> None:
+        self._problem, self._fitted = problem, fitted
         self._cost, self._seen = problem.best_cost, set[bytes]()
         moves.move_to(self._legal(problem.best))
         self._seen.add(moves.decision.tobytes())
+        self._number = 0
+        self._start(moves)
+
+    def _start(self, moves: CompoundMoves) -> None:
+        """From the best decision by a model, of which nothing was asked yet."""
+        self._moves = moves
         self._waiting: list[tuple[float, int, int, I64, int | None]] = []  # minus the expected improvement, number, ...
-        self._number, self._newest = 0, dict[int, int]()
+        self._newest = dict[int, int]()
         self._begun = set[bytes]()  # ops that drawn moves from here began with
 
-    def expect_classes(self, depth: int) -> None:
+    def asked_anew(self) -> Decision:
+        """The fitted model's answer: its moves from the best decision, as long as it finds any better."""
+        assert self._fitted is not None
+        model = Simulator(name="model", machine=self._fitted.machine(), objective="runtime", threads=1)
+        best = self._legal(self._problem.best)
+        moves = CompoundMoves.around(self._problem, model, best)
+        assert moves is not None
+        answer = moves.descend(ANEW)
+        moves.move_to(best)
+        self._start(moves)
+        return answer
+
+    def run(self, evals: int, depth: int) -> bool:
+        """So many evaluations, or fewer where the budget ends; False where nothing new is found."""
+        self.expect_classes(depth, LOOKED_AT * evals)
+        self.expect(self._moves.promising(LOOKED_AT * evals))
+        done = failed = 0
+        while self._problem.open and done < evals and failed < GIVE_UP:
+            candidate = self.expected()
+            candidate = self.drawn() if candidate is None else candidate
+            before = self._moves.decision
+            tried = candidate is not None and self.try_decision(candidate)
+            done, failed = (done + 1, 0) if tried else (done, failed + 1)
+            changed = np.flatnonzero((self._moves.decision != before)[:, 0])
+            if len(changed):
+                self.expect((self._moves.ops if len(changed) > SPREAD else self._moves.near(changed)).tolist())
+        return failed < GIVE_UP
+
+    def expect_classes(self, depth: int, most: int) -> None:
         """Each class with each choice; of many the largest."""
-        for ops, choice in islice(self._classes(depth), LOOKED_AT * self._problem.remaining):
+        for ops, choice in islice(self._classes(depth), most):
             made = self._moves.whole(self._legal(self._with(ops, choice)))
             if made is not None:
                 self._push(-1, made, ops, choice)
@@ -267,12 +314,18 @@ class ModelledWalk:
             return False
         self._seen.add(candidate.tobytes())
         cost = float(self._problem.cost(candidate[None])[0])
+        if self._fitted is not None:
+            self._fitted.saw(candidate, cost)
         if cost < self._cost:
-            self._cost, changed = cost, np.flatnonzero((candidate != self._moves.decision)[:, 0])
+            self._cost = cost
             self._moves.move_to(candidate)
             self._begun.clear()
-            self.expect((self._moves.ops if len(changed) > SPREAD else self._moves.near(changed)).tolist())
         return True
+
+    def improves(self, candidate: Decision) -> bool:
+        """Tries it; whether it is the best now."""
+        before = self._cost
+        return self.try_decision(candidate) and self._cost < before
 
     def _push(self, op: int, made: Compound, ops: I64, choice: int | None) -> None:
         self._number += 1
@@ -332,7 +385,8 @@ def modelled_by(machine: Machine, device: Device) -> Machine:
     return replace(machine, devices=(device, *machine.devices[1:]))
 
 
-def search_by_model(problem: AssignProblem, machine: Machine, *, depth: int, modelled: int) -> None:
+def search_by_model(problem: AssignProblem, machine: Machine, *, depth: int, modelled: int, fitted: Fitted | None = None
+                    ) -> None:  # fmt: skip
     """Motif scan with so many prices of kernels as a simulator of `machine` has them, then as many compound moves, none
     of them billed; their last decision is the answer, or with a budget the start of a walk with evaluations."""
     model = Simulator(name="model", machine=machine, objective="runtime", threads=1)
@@ -342,8 +396,10 @@ def search_by_model(problem: AssignProblem, machine: Machine, *, depth: int, mod
     if not problem.open:
         problem.commit(answer)
         return
-    problem.cost(answer[None])
+    cost = float(problem.cost(answer[None])[0])
     if moves is None:
         scan_classes(problem, depth)
     else:
-        walk_by_model(problem, moves, depth)
+        if fitted is not None:
+            fitted.saw(problem.task.canonical(problem.graph, answer), cost)
+        walk_by_model(problem, moves, depth, fitted)
