@@ -340,6 +340,12 @@ class PricedFlips:
         self._inner.apply(op)
         self._now = None
 
+    def follow(self, inline: NDArray[np.bool_]) -> None:
+        """Makes the flags [N] of a legal plan the current state."""
+        self._count(1)
+        self._inner.follow(inline.astype(np.uint8))
+        self._now = None
+
     def saved(self) -> FlipState:
         """The current state, to come back to."""
         return self._inner.saved()

@@ -119,15 +119,12 @@ class CompoundMoves:
 
     def move_to(self, decision: Decision) -> None:
         """A decision becomes the one that moves start from."""
-        self._start_from(self._opened(decision))
+        flips = self._model.flips(decision)
+        assert flips is not None
+        self._start_from(flips)
 
     def _start_from(self, flips: PricedFlips) -> None:
         self._flips, self._state, self.decision = flips, flips.saved(), flips.decision
-
-    def _opened(self, decision: Decision) -> PricedFlips:
-        flips = self._model.flips(decision)
-        assert flips is not None
-        return flips
 
     def promising(self, most: int) -> list[int]:
         """The ops whose flips alone cost least by the model, at most so many, the best first."""
@@ -157,7 +154,10 @@ class CompoundMoves:
 
     def whole(self, decision: Decision) -> Compound | None:
         """The move to another decision."""
-        return self._made(self._opened(decision).saved())
+        self._flips.follow(self._model.task.realise(self._graph, decision[None]).inline[0])
+        made = self._made(self._flips.saved())
+        self._flips.restore(self._state)
+        return made
 
     def descend(self, most: int) -> Decision:
         """The decision after moves that begin with one op each, as long as the model finds any better, of at most so
@@ -183,7 +183,7 @@ class CompoundMoves:
             self._flips.apply(op)
         near = self.near(ops.tolist())
         for repair in range(REPAIRS):
-            can = near if repair else near[~np.isin(near, ops)]  # not at once back
+            can = near if repair else near[(near[:, None] != ops).all(1)]  # not at once back
             prices = self._flips.price(can)
             if not len(can) or prices.min() >= self._flips.cost * SURELY:
                 return
