@@ -15,7 +15,7 @@ from test_architecture import MODULES, PACKAGE, RANK, ROOT, module_of, modules_i
 
 MOST = {  # figure: (at most today, wanted)
     "lines of graphopt/": (
-        63_905,
+        63_911,
         48_000,
     ),  # the four papers as published; pages; functions, programs as text and other formats; backends; clusters; GPUs
     "modules": (378, 440),
@@ -32,7 +32,7 @@ MOST = {  # figure: (at most today, wanted)
         25_000,
     ),  # those options, trained on one graph; pages in a browser; formats; clusters; GPUs
     "tracked files": (1_113, 1_010),  # those options, and rows of them
-    "MiB of results/": (56, 35),  # rows of those options, three trainings each, with their answers
+    "MiB of results/": (57, 35),  # rows of those options, three trainings each, with their answers
 }
 
 

@@ -76,7 +76,7 @@ def test_only_cases_of_both_sides_count() -> None:
     rows += [row("motif_policy", "a1", 1.1, dataset="models"), row("roofline_scan", "a1", 1.1, dataset="models")]
     of = found("go_far", rows)
     assert of["go_over_motif_scan/far/1000"].value == percent(1.2)
-    assert of["network_on_over_off/far/1000"].value == percent(1.1)  # one without learning is of both data sets
+    assert of["over_roofline/far/1000"].value == percent(1.1)  # one without learning is of both data sets
     assert not any(name.startswith("go_over_motif_policy") for name in of)
 
 
