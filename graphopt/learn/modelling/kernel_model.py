@@ -166,7 +166,7 @@ class KernelModel(Learner):
         return plain_roofline(self.task.machine.devices[0])
 
 
-SPREAD = 0.5  # standard deviation of the last layer's weights around those of training
+PRIOR = 0.5  # standard deviation of the last layer's weights around those of training
 MISFIT = 0.03  # of a kernel's time: the model's own error, independent from kernel to kernel
 STEPS = 3  # of Gauss-Newton in each fit
 FURTHEST = 1.0  # that a weight moves in each
@@ -221,7 +221,7 @@ class LastLayer:
 
     def machine(self) -> Machine:
         """The machine with the fitted model as its first device."""
-        prior = np.eye(len(self._trained)) / SPREAD**2
+        prior = np.eye(len(self._trained)) / PRIOR**2
         for _ in range(STEPS if self._seen else 0):
             precision, right = prior.copy(), prior @ self._trained
             for seen in self._seen:

@@ -267,8 +267,8 @@ class ModelledWalk:
             before = self._moves.decision
             tried = candidate is not None and self.try_decision(candidate)
             done, failed = (done + 1, 0) if tried else (done, failed + 1)
-            changed = np.flatnonzero((self._moves.decision != before)[:, 0])
-            if len(changed):
+            if self._moves.decision is not before:
+                changed = np.flatnonzero((self._moves.decision != before)[:, 0])
                 self.expect((self._moves.ops if len(changed) > SPREAD else self._moves.near(changed)).tolist())
         return failed < GIVE_UP
 
